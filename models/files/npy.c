@@ -232,42 +232,6 @@ static bool read_type(cursor *text, npy_header *header) {
 
 enum { HAS_TYPE = 1, HAS_ORDER = 2, HAS_SHAPE = 4, HAS_ALL = 7 };
 
-static bool read_dictionary(cursor *text, npy_header *header, bool *fortran) {
-    unsigned seen = 0;
-    bool comma = true;
-    if (!expect(text, '{', "at its beginning"))
-        return false;
-    while (!accept(text, '}')) {
-        if (!comma)
-            return refuse(text->reason, "has a damaged header: ',' or '}' is missing");
-        char key[WORD];
-        if (!read_string(text, key) || !expect(text, ':', "after a key"))
-            return false;
-        unsigned item = strcmp(key, "descr") == 0           ? HAS_TYPE
-                        : strcmp(key, "fortran_order") == 0 ? HAS_ORDER
-                        : strcmp(key, "shape") == 0         ? HAS_SHAPE
-                                                            : 0;
-        if (!item || (seen & item))
-            return refuse(text->reason, "has a damaged header: its key '%s' is %s", key,
-                          item ? "there twice" : "unknown");
-        seen |= item;
-        if (!(item == HAS_TYPE    ? read_type(text, header)
-              : item == HAS_ORDER ? read_boolean(text, fortran)
-                                  : read_shape(text, header)))
-            return false;
-        comma = accept(text, ',');
-    }
-    if (seen != HAS_ALL)
-        return refuse(text->reason, "has a damaged header: %s is missing",
-                      !(seen & HAS_TYPE)    ? "descr"
-                      : !(seen & HAS_ORDER) ? "fortran_order"
-                                            : "shape");
-    peek(text);
-    if (text->at < text->end)
-        return refuse(text->reason, "has a damaged header: text after its dictionary");
-    return true;
-}
-
 /* ---- The whole -------------------------------------------------------------------- */
 
 bool sh_npy_data_bytes(shoal_dtype dtype, int rank, const int64_t *shape, size_t *bytes) {
@@ -300,8 +264,38 @@ bool sh_npy_parse(const unsigned char *bytes, size_t size, npy_header *header,
             header->data_begin, size);
     cursor text = {(const char *)bytes + text_begin,
                    (const char *)bytes + header->data_begin, reason};
-    if (!read_dictionary(&text, header, &fortran))
+    unsigned seen = 0;
+    bool comma = true;
+    if (!expect(&text, '{', "at its beginning"))
         return false;
+    while (!accept(&text, '}')) {
+        if (!comma)
+            return refuse(text.reason, "has a damaged header: ',' or '}' is missing");
+        char key[WORD];
+        if (!read_string(&text, key) || !expect(&text, ':', "after a key"))
+            return false;
+        unsigned item = strcmp(key, "descr") == 0           ? HAS_TYPE
+                        : strcmp(key, "fortran_order") == 0 ? HAS_ORDER
+                        : strcmp(key, "shape") == 0         ? HAS_SHAPE
+                                                            : 0;
+        if (!item || (seen & item))
+            return refuse(text.reason, "has a damaged header: its key '%s' is %s", key,
+                          item ? "there twice" : "unknown");
+        seen |= item;
+        if (!(item == HAS_TYPE    ? read_type(&text, header)
+              : item == HAS_ORDER ? read_boolean(&text, &fortran)
+                                  : read_shape(&text, header)))
+            return false;
+        comma = accept(&text, ',');
+    }
+    if (seen != HAS_ALL)
+        return refuse(text.reason, "has a damaged header: %s is missing",
+                      !(seen & HAS_TYPE)    ? "descr"
+                      : !(seen & HAS_ORDER) ? "fortran_order"
+                                            : "shape");
+    peek(&text);
+    if (text.at < text.end)
+        return refuse(text.reason, "has a damaged header: text after its dictionary");
     if (!sh_npy_data_bytes(header->dtype, header->rank, header->shape,
                            &header->data_bytes))
         return refuse(reason,

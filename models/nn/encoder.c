@@ -478,21 +478,6 @@ static void end_branch(encoder *stack, const linear *layer, int64_t rows, const 
                            (matrix){e.y, stack->model}, then, stack->scratch);
 }
 
-static void begin_feed_forward(encoder *stack, const encoder_layer *weights,
-                               layer_memory *memory, int64_t rows, dropout_mask mask) {
-    const linear widen = widen_linear(stack, weights);
-    hidden_epilogue e = {.bias = widen.bias.data,
-                         .kind = stack->shape.activation,
-                         .mask = mask,
-                         .hidden = memory->hidden,
-                         .activated = stack->activated,
-                         .size = widen.outputs};
-    epilogue then = {.run = activate_hidden, .shared = &e};
-    sh_linear_forward_then(stack->context, &widen, rows,
-                           (const_matrix){memory->forward_in, stack->model},
-                           (matrix){memory->hidden, widen.outputs}, then, stack->scratch);
-}
-
 typedef struct {
     layer_norm norm;
     float *normed, *statistics; /* where its results go */
@@ -507,26 +492,6 @@ static norm_step begin_norm(const pass *p, int64_t l) {
     return (norm_step){attention_norm(stack, &p->weights->layers[l]),
                        stack->layers[l].attention_in,
                        stack->layers[l].attention_statistics};
-}
-
-/* The feed-forward's second product, and while the rows are in cache the norm that
-   follows: post-norm's own, or the next that pre-norm needs. */
-static void end_feed_forward(const pass *p, int64_t l, int64_t rows) {
-    encoder *stack = p->stack;
-    const encoder_layer *weights = &p->weights->layers[l];
-    layer_memory *memory = &stack->layers[l];
-    const bool post = stack->shape.post_norm;
-    const norm_step next = post ? (norm_step){forward_norm(stack, weights), memory->out,
-                                              memory->forward_statistics}
-                                : begin_norm(p, l + 1);
-    const linear narrow = narrow_linear(stack, weights);
-    end_branch(stack, &narrow, rows, stack->activated,
-               (residual_epilogue){.base = post ? memory->forward_in : memory->middle,
-                                   .mask = dropout_at(p, l, SITE_FORWARD),
-                                   .y = memory->sum,
-                                   .normed = next.normed,
-                                   .statistics = next.statistics,
-                                   .norm = &next.norm});
 }
 
 static shoal_status run_layer(const pass *p, int64_t l, const float *stream) {
@@ -558,17 +523,37 @@ static shoal_status run_layer(const pass *p, int64_t l, const float *stream) {
                                    .statistics = post ? memory->attention_statistics
                                                       : memory->forward_statistics,
                                    .norm = &norm});
-    begin_feed_forward(stack, weights, memory, rows, dropout_at(p, l, SITE_ACTIVATION));
-    end_feed_forward(p, l, rows);
+    const linear widen = widen_linear(stack, weights);
+    hidden_epilogue e = {.bias = widen.bias.data,
+                         .kind = stack->shape.activation,
+                         .mask = dropout_at(p, l, SITE_ACTIVATION),
+                         .hidden = memory->hidden,
+                         .activated = stack->activated,
+                         .size = widen.outputs};
+    epilogue then = {.run = activate_hidden, .shared = &e};
+    sh_linear_forward_then(stack->context, &widen, rows,
+                           (const_matrix){memory->forward_in, stack->model},
+                           (matrix){memory->hidden, widen.outputs}, then, stack->scratch);
+    /* The feed-forward's second product, and while the rows are in cache the norm that
+       follows: post-norm's own, or the next that pre-norm needs. */
+    const norm_step next = post ? (norm_step){forward_norm(stack, weights), memory->out,
+                                              memory->forward_statistics}
+                                : begin_norm(p, l + 1);
+    const linear narrow = narrow_linear(stack, weights);
+    end_branch(stack, &narrow, rows, stack->activated,
+               (residual_epilogue){.base = post ? memory->forward_in : memory->middle,
+                                   .mask = dropout_at(p, l, SITE_FORWARD),
+                                   .y = memory->sum,
+                                   .normed = next.normed,
+                                   .statistics = next.statistics,
+                                   .norm = &next.norm});
     return SHOAL_OK;
 }
 
 shoal_status sh_encoder_forward(encoder *stack, const encoder_weights *weights,
                                 const packing *sequences, row_subset wanted,
                                 dropout_key random, const float *x, const float **out) {
-    shoal_status status = take_batch(stack, sequences);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(take_batch(stack, sequences));
     const pass p = {stack, weights, packing_rows(sequences), wanted, random};
     const int64_t layers = stack->shape.layers;
     const bool post = stack->shape.post_norm;
@@ -579,9 +564,7 @@ shoal_status sh_encoder_forward(encoder *stack, const encoder_weights *weights,
                         first.statistics);
     }
     for (int64_t l = 0; l < layers; l++) {
-        status = run_layer(&p, l, *out);
-        if (status != SHOAL_OK)
-            return status;
+        TRY(run_layer(&p, l, *out));
         *out = stack->layers[l].out;
     }
     if (!post)
@@ -753,8 +736,8 @@ static shoal_status layer_backward(const pass *p, int64_t l, const float *stream
     /* The output product's way back: grad_rows is then the gradient of what the attention
        gave. dy may be `stream`, the gradient around the branch; both have all rows
        afterwards. */
-    const linear output = output_linear(stack, &p->weights->layers[l]);
-    sh_linear_backward(stack->context, &output, rows_after(p, l),
+    const linear output = output_linear(stack, weights);
+    sh_linear_backward(stack->context, &output, rows,
                        (const_matrix){attended_rows(p, l, stack->grad_projected),
                                       stack->model},
                        (const_matrix){dy, stack->model},
@@ -789,9 +772,7 @@ shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
     }
     for (int64_t l = layers - 1; l >= 0; l--) {
         const float *stream = l > 0 ? stack->layers[l - 1].out : x;
-        shoal_status status = layer_backward(&p, l, stream, gradient);
-        if (status != SHOAL_OK)
-            return status;
+        TRY(layer_backward(&p, l, stream, gradient));
         if (stack->layer_done)
             stack->layer_done(stack->layer_shared, l);
     }

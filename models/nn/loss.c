@@ -48,13 +48,6 @@ static void entropy_task(void *shared, int64_t task, int thread) {
     atomic_fetch_add(&c->correct, correct);
 }
 
-/* Adds the losses of the call's rows, at most PART, to the sum of those before. */
-static void entropy_part(entropy_call *c, double *sum) {
-    sh_team_run(sh_team_of(c->context), ceil_divide(c->rows, ROW_BLOCK), entropy_task, c);
-    for (int64_t row = 0; row < c->rows; row++)
-        *sum += (double)c->losses[row];
-}
-
 shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows, int64_t classes,
                                  const float *logits, const int32_t *targets,
                                  float *gradient, shoal_loss *loss) {
@@ -63,8 +56,7 @@ shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows, int64_t c
         return sh_fail(context, SHOAL_INVALID,
                        "context, logits, targets or loss is NULL, rows is negative or "
                        "there are no classes");
-    int64_t counted;
-    counted = 0;
+    int64_t counted = 0;
     for (int64_t row = 0; row < rows; row++) {
         const int32_t target = targets[row];
         if (target != SHOAL_IGNORED && (target < 0 || target >= classes))
@@ -83,7 +75,10 @@ shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows, int64_t c
         c.logits = logits + row * classes;
         c.targets = targets + row;
         c.gradient = gradient ? gradient + row * classes : NULL;
-        entropy_part(&c, &sum);
+        sh_team_run(sh_team_of(c.context), ceil_divide(c.rows, ROW_BLOCK), entropy_task,
+                    &c);
+        for (int64_t i = 0; i < c.rows; i++)
+            sum += (double)c.losses[i];
     }
     *loss = (shoal_loss){.mean = counted ? sum / (double)counted : 0,
                          .counted = counted,

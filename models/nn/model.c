@@ -22,31 +22,6 @@ static bool pools(const shoal_model_config *config) {
     return config->pooling != SHOAL_EVERY_ROW;
 }
 
-static shoal_status check_sizes(shoal_context *context,
-                                const shoal_model_config *config) {
-    const struct {
-        const char *name;
-        int64_t value, min, max;
-    } sizes[] = {
-        {"layers", config->layers, 1, 4095},
-        {"heads", config->heads, 1, 65536},
-        {"head_dim", config->head_dim, 1, 65536},
-        {"feed_forward", config->feed_forward, 1, INT32_MAX / 4},
-        {"vocabulary", config->vocabulary, 0, INT32_MAX},
-        {"features", config->features, 0, INT32_MAX / 4},
-        {"max_length", config->max_length, is_bare(config) ? 0 : 1, INT32_MAX / 2},
-        {"outputs", config->outputs, 0, INT32_MAX / 4},
-        {"convolutions", config->convolutions, 0, config->features ? 1024 : 0},
-    };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].value < sizes[i].min || sizes[i].value > sizes[i].max)
-            return sh_fail(context, SHOAL_INVALID,
-                           "model: %s is %lld: it must be from %lld to %lld",
-                           sizes[i].name, (long long)sizes[i].value,
-                           (long long)sizes[i].min, (long long)sizes[i].max);
-    return SHOAL_OK;
-}
-
 static shoal_status check_config(shoal_context *context,
                                  const shoal_model_config *config) {
     const bool tokens = config->vocabulary != 0, features = config->features != 0;
@@ -69,7 +44,26 @@ static shoal_status check_config(shoal_context *context,
         return sh_fail(context, SHOAL_INVALID,
                        "model: dropout is %g: it must be at least 0 and below 1",
                        (double)config->dropout);
-    TRY(check_sizes(context, config));
+    const struct {
+        const char *name;
+        int64_t value, min, max;
+    } sizes[] = {
+        {"layers", config->layers, 1, 4095},
+        {"heads", config->heads, 1, 65536},
+        {"head_dim", config->head_dim, 1, 65536},
+        {"feed_forward", config->feed_forward, 1, INT32_MAX / 4},
+        {"vocabulary", config->vocabulary, 0, INT32_MAX},
+        {"features", config->features, 0, INT32_MAX / 4},
+        {"max_length", config->max_length, is_bare(config) ? 0 : 1, INT32_MAX / 2},
+        {"outputs", config->outputs, 0, INT32_MAX / 4},
+        {"convolutions", config->convolutions, 0, config->features ? 1024 : 0},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].value < sizes[i].min || sizes[i].value > sizes[i].max)
+            return sh_fail(context, SHOAL_INVALID,
+                           "model: %s is %lld: it must be from %lld to %lld",
+                           sizes[i].name, (long long)sizes[i].value,
+                           (long long)sizes[i].min, (long long)sizes[i].max);
     return sh_frame_check(context, config);
 }
 
@@ -407,27 +401,6 @@ shoal_status shoal_model_watch(shoal_model *model, shoal_gradient_callback callb
 
 /* ---- Checks of a call ------------------------------------------------------------ */
 
-static shoal_status check_sequences(const shoal_model *model,
-                                    const shoal_model_inputs *inputs) {
-    const int64_t *offsets = inputs->offsets;
-    if (inputs->batch > model->limits.batch || offsets[0] != 0)
-        return sh_fail(model->context, SHOAL_INVALID,
-                       "batch is %lld, at most %lld were planned; offsets begin at %lld, "
-                       "not 0",
-                       (long long)inputs->batch, (long long)model->limits.batch,
-                       (long long)offsets[0]);
-    for (int64_t b = 0; b < inputs->batch; b++)
-        if (offsets[b + 1] < offsets[b] || offsets[b + 1] > model->limits.rows ||
-            offsets[b + 1] - offsets[b] > model->limits.length)
-            return sh_fail(
-                model->context, SHOAL_INVALID,
-                "sequence %lld is rows %lld to %lld; planned are %lld rows, at "
-                "most %lld in one sequence",
-                (long long)b, (long long)offsets[b], (long long)offsets[b + 1],
-                (long long)model->limits.rows, (long long)model->limits.length);
-    return SHOAL_OK;
-}
-
 static shoal_status check_wanted(const shoal_model *model,
                                  const shoal_model_inputs *inputs) {
     const int64_t rows = inputs->offsets[inputs->batch];
@@ -454,7 +427,22 @@ static shoal_status check_inputs(const shoal_model *model,
         return sh_fail(model->context, SHOAL_INVALID,
                        "inputs or offsets is NULL, or batch, first_row or "
                        "first_sequence is negative");
-    TRY(check_sequences(model, inputs));
+    const int64_t *offsets = inputs->offsets;
+    if (inputs->batch > model->limits.batch || offsets[0] != 0)
+        return sh_fail(model->context, SHOAL_INVALID,
+                       "batch is %lld, at most %lld were planned; offsets begin at %lld, "
+                       "not 0",
+                       (long long)inputs->batch, (long long)model->limits.batch,
+                       (long long)offsets[0]);
+    for (int64_t b = 0; b < inputs->batch; b++)
+        if (offsets[b + 1] < offsets[b] || offsets[b + 1] > model->limits.rows ||
+            offsets[b + 1] - offsets[b] > model->limits.length)
+            return sh_fail(
+                model->context, SHOAL_INVALID,
+                "sequence %lld is rows %lld to %lld; planned are %lld rows, at "
+                "most %lld in one sequence",
+                (long long)b, (long long)offsets[b], (long long)offsets[b + 1],
+                (long long)model->limits.rows, (long long)model->limits.length);
     const bool tokens = model->config.vocabulary != 0;
     const void *data = tokens ? (const void *)inputs->tokens : inputs->features;
     if (!data && inputs->offsets[inputs->batch] > 0)
@@ -621,21 +609,6 @@ shoal_status shoal_model_forward(shoal_model *model, const shoal_model_inputs *i
 
 /* ---- Backward -------------------------------------------------------------------- */
 
-/* Through the output to the gradient of the encoder's rows, at model->gradient. */
-static void output_backward(shoal_model *model, const shoal_model_inputs *inputs,
-                            const float *dout) {
-    const bool pool = pools(&model->config) && !sh_frame_narrows(&model->config);
-    const int64_t width = width_of(&model->config);
-    float *gradient = pool ? model->pooled_gradient : model->gradient;
-    sh_linear_backward(model->context, &model->output, model->out_rows,
-                       (const_matrix){model->output_in, width},
-                       (const_matrix){dout, model->config.outputs},
-                       (matrix){gradient, width});
-    sh_frame_head_back(model, inputs, gradient);
-    if (pool)
-        run_pool(model, inputs, pool_back_task, model->pooled_gradient, model->gradient);
-}
-
 static void input_backward(shoal_model *model, const shoal_model_inputs *inputs) {
     const packing sequences = packing_of(inputs);
     const int64_t rows = packing_rows(&sequences), width = width_of(&model->config);
@@ -678,9 +651,20 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
     model->untold = model->arena->size;
     if (!inputs->accumulate)
         sh_parameters_clear_gradients(model->context, model->arena);
-    if (!bare)
-        output_backward(model, inputs, dout);
-    else if (gradient != dout)
+    if (!bare) {
+        /* Through the output to the encoder's rows. */
+        const bool pool = pools(&model->config) && !sh_frame_narrows(&model->config);
+        const int64_t width = width_of(&model->config);
+        float *rows = pool ? model->pooled_gradient : model->gradient;
+        sh_linear_backward(model->context, &model->output, model->out_rows,
+                           (const_matrix){model->output_in, width},
+                           (const_matrix){dout, model->config.outputs},
+                           (matrix){rows, width});
+        sh_frame_head_back(model, inputs, rows);
+        if (pool)
+            run_pool(model, inputs, pool_back_task, model->pooled_gradient,
+                     model->gradient);
+    } else if (gradient != dout)
         memcpy(gradient, dout,
                sizeof *dout * (size_t)(model->out_rows * width_of(&model->config)));
     shoal_status status =

@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "base/random.h"
+#include "shoal_models.h"
 
 enum { ALIGNMENT = CACHE_LINE / sizeof(float), PIECE = 1 << 16 };
 
@@ -150,4 +151,19 @@ static void clear_task(void *shared, int64_t task, int thread) {
 
 void sh_parameters_clear_gradients(const shoal_context *context, parameters *arena) {
     sh_team_run(sh_team_of(context), ceil_divide(arena->size, PIECE), clear_task, arena);
+}
+
+/* ---- Random numbers for callers, as those that the first values come from ---------- */
+
+uint64_t shoal_random(uint64_t seed, uint32_t stream, uint64_t counter) {
+    return random_bits(seed, STREAM_CALLER + stream, counter);
+}
+
+uint64_t shoal_random_below(uint64_t seed, uint32_t stream, uint64_t counter,
+                            uint64_t bound) {
+    return random_below(seed, STREAM_CALLER + stream, counter, bound);
+}
+
+uint64_t shoal_random_mix(uint64_t x) {
+    return random_mix(x);
 }

@@ -55,17 +55,6 @@ static uint32_t little_endian(const unsigned char *at) {
            (uint32_t)at[3] << 24;
 }
 
-static bool is_utf8(const char *text, size_t size) {
-    uint32_t code;
-    for (size_t at = 0; at < size;) {
-        const int bytes = sh_utf8_next(text + at, size - at, &code);
-        if (bytes == 0)
-            return false;
-        at += (size_t)bytes;
-    }
-    return true;
-}
-
 /* A unit's 256 children are in the array, and its value begins a text's character. */
 static bool stays_inside(const charsmap *map, uint32_t index) {
     const uint32_t unit = map->units[index], children = index ^ far_of(unit);
@@ -96,7 +85,7 @@ static shoal_status take_apart(shoal_context *context, const char *label, size_t
         return SHOAL_NO_MEMORY;
     for (uint32_t i = 0; i < map->unit_count; i++)
         map->units[i] = little_endian(map->bytes + HEAD + (size_t)UNIT * i);
-    if (!is_utf8(map->text, map->text_size))
+    if (!sh_utf8_valid(map->text, map->text_size))
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: the texts of precompiled_charsmap are not UTF-8", label);
     for (uint32_t i = 0; i < map->unit_count; i++)

@@ -67,12 +67,6 @@ typedef struct {
     bool decompose, compose, compatible;
 } character_rules;
 
-/* Appends `count` letters to `to`, each by the rules. False: out of memory. */
-bool sh_normalize_characters(shoal_context *context, const character_rules *rules,
-                             const letter *from, int64_t count, letter_list *to);
-
-/* ---- Steps of normalisation (normal_steps.c) -------------------------------------- */
-
 typedef enum { STEP_CHARACTERS, STEP_CHARSMAP, STEP_STRIP, STEP_REPLACE } step_kind;
 
 typedef struct {

@@ -225,22 +225,6 @@ static bool read_named_id(const json_t *pair, int32_t *id) {
     return json_array_size(pair) == 2 && read_id(json_array_get(pair, 1), id);
 }
 
-static shoal_status read_special(const reading *r, const json_t *specials,
-                                 const json_t *part, int32_t type,
-                                 token_template *around) {
-    const char *name = json_string_value(json_object_get(part, "id"));
-    const json_t *ids =
-        json_object_get(name ? json_object_get(specials, name) : NULL, "ids");
-    bool good = name && json_array_size(ids) > 0;
-    for (size_t i = 0; i < json_array_size(ids) && good; i++) {
-        int32_t id;
-        good = read_id(json_array_get(ids, i), &id) && add_part(around, -1, id, type);
-        if (good && id > r->to->largest_id)
-            r->to->largest_id = id;
-    }
-    return good ? SHOAL_OK : refuse(r, "post_processor: no ids for", name);
-}
-
 static shoal_status read_part(const reading *r, const json_t *specials,
                               const json_t *part, token_template *around) {
     const json_t *text = json_object_get(part, "Sequence"),
@@ -250,8 +234,19 @@ static shoal_status read_part(const reading *r, const json_t *specials,
     int32_t type;
     if (!name || !read_id(json_object_get(inner, "type_id"), &type) || type > 1)
         return refuse(r, "post_processor: not understood is", name);
-    if (special)
-        return read_special(r, specials, special, type, around);
+    if (special) {
+        const char *word = json_string_value(json_object_get(special, "id"));
+        const json_t *ids =
+            json_object_get(word ? json_object_get(specials, word) : NULL, "ids");
+        bool good = word && json_array_size(ids) > 0;
+        for (size_t i = 0; i < json_array_size(ids) && good; i++) {
+            int32_t id;
+            good = read_id(json_array_get(ids, i), &id) && add_part(around, -1, id, type);
+            if (good && id > r->to->largest_id)
+                r->to->largest_id = id;
+        }
+        return good ? SHOAL_OK : refuse(r, "post_processor: no ids for", word);
+    }
     const bool second = strcmp(name, "B") == 0;
     if ((!second && strcmp(name, "A") != 0) || !add_part(around, second, 0, type))
         return refuse(r, "post_processor: not understood is", name);
@@ -431,18 +426,13 @@ static bool next_line(const text_file *file, size_t *at, const char **line,
 
 static shoal_status check_line(const reading *r, int64_t number, const char *line,
                                size_t size) {
-    uint32_t code;
     if (size > LARGEST_LINE)
         return sh_fail(r->context, SHOAL_BAD_FILE,
                        "%s: line %lld has %zu bytes, more than any token", r->label,
                        (long long)number, size);
-    for (size_t at = 0; at < size;) {
-        const int bytes = sh_utf8_next(line + at, size - at, &code);
-        if (bytes == 0)
-            return sh_fail(r->context, SHOAL_BAD_FILE, "%s: line %lld is not UTF-8",
-                           r->label, (long long)number);
-        at += (size_t)bytes;
-    }
+    if (!sh_utf8_valid(line, size))
+        return sh_fail(r->context, SHOAL_BAD_FILE, "%s: line %lld is not UTF-8", r->label,
+                       (long long)number);
     return SHOAL_OK;
 }
 
@@ -453,44 +443,6 @@ static int64_t count_lines(const text_file *file) {
     for (size_t at = 0; next_line(file, &at, &line, &size);)
         count++;
     return count;
-}
-
-/* A word per line, whose number, from 0, is its id. */
-static shoal_status read_word_lines(const reading *r, const text_file *file) {
-    const char *line;
-    size_t size;
-    int32_t id = 0;
-    const int64_t lines = count_lines(file);
-    if (lines == 0 || lines >= INT32_MAX)
-        return refuse(r, "a word in each line should be in", "vocab.txt");
-    TRY(sh_vocabulary_create(r->context, lines, file->size, &r->to->words));
-    for (size_t at = 0; next_line(file, &at, &line, &size); id++) {
-        TRY(check_line(r, id + 1, line, size));
-        if (!sh_vocabulary_add(&r->to->words, line, size, id))
-            return sh_fail(r->context, SHOAL_BAD_FILE,
-                           "%s: line %d has a word that is there already", r->label,
-                           (int)id + 1);
-        r->to->largest_id = id;
-    }
-    return SHOAL_OK;
-}
-
-/* A merge per line; the first line may be a comment with the version. */
-static shoal_status read_merge_lines(const reading *r, const text_file *file) {
-    const char *line;
-    size_t size;
-    int64_t number = 0;
-    TRY(sh_merges_create(r->context, count_lines(file), &r->to->merges));
-    for (size_t at = 0; next_line(file, &at, &line, &size);) {
-        number++;
-        if (size == 0 || (number == 1 && size > 8 && memcmp(line, "#version", 8) == 0))
-            continue;
-        TRY(check_line(r, number, line, size));
-        const char *space = memchr(line, ' ', size);
-        const size_t left = space ? (size_t)(space - line) : 0;
-        TRY(add_merge(r, line, left, line + left + 1, space ? size - left - 1 : 0));
-    }
-    return SHOAL_OK;
 }
 
 /* The five tokens that every such model has, looked for in texts where they are there. */
@@ -520,7 +472,22 @@ static shoal_status read_word_file(reading *r, const text_file *words,
     t->longest_word = 100;
     t->prefix_size = 2;
     strcpy(t->prefix, "##");
-    TRY(read_word_lines(r, words));
+    /* A word per line, whose number, from 0, is its id. */
+    const char *line;
+    size_t size;
+    int32_t id = 0;
+    const int64_t lines = count_lines(words);
+    if (lines == 0 || lines >= INT32_MAX)
+        return refuse(r, "a word in each line should be in", "vocab.txt");
+    TRY(sh_vocabulary_create(r->context, lines, words->size, &r->to->words));
+    for (size_t at = 0; next_line(words, &at, &line, &size); id++) {
+        TRY(check_line(r, id + 1, line, size));
+        if (!sh_vocabulary_add(&r->to->words, line, size, id))
+            return sh_fail(r->context, SHOAL_BAD_FILE,
+                           "%s: line %d has a word that is there already", r->label,
+                           (int)id + 1);
+        r->to->largest_id = id;
+    }
     TRY(read_flag(r, settings, "do_lower_case", true, &rules->lower));
     TRY(read_flag(r, settings, "strip_accents", rules->lower, &rules->strip_accents));
     TRY(read_flag(r, settings, "tokenize_chinese_chars", true, &rules->ideographs));
@@ -550,7 +517,20 @@ static shoal_status read_pair_files(reading *r, const text_file *words,
     TRY(status);
     TRY(add_usual(r, names, ids));
     r->label = merges->label;
-    TRY(read_merge_lines(r, merges));
+    /* A merge per line; the first line may be a comment with the version. */
+    const char *line;
+    size_t size;
+    int64_t number = 0;
+    TRY(sh_merges_create(r->context, count_lines(merges), &r->to->merges));
+    for (size_t at = 0; next_line(merges, &at, &line, &size);) {
+        number++;
+        if (size == 0 || (number == 1 && size > 8 && memcmp(line, "#version", 8) == 0))
+            continue;
+        TRY(check_line(r, number, line, size));
+        const char *space = memchr(line, ' ', size);
+        const size_t left = space ? (size_t)(space - line) : 0;
+        TRY(add_merge(r, line, left, line + left + 1, space ? size - left - 1 : 0));
+    }
     TRY(read_flag(r, settings, "add_prefix_space", false, &r->to->prefix_space));
     r->to->unknown = ids[2];
     find_bytes(r->to);
@@ -594,23 +574,6 @@ static shoal_status map_file(folder_files *f, int which, text_file *file) {
     return SHOAL_OK;
 }
 
-static shoal_status no_tokenizer(folder_files *f) {
-    static const char *const pieces[] = {"sentencepiece.bpe.model", "spiece.model",
-                                         "tokenizer.model"};
-    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
-        if (there(f, 0, pieces[i]))
-            return sh_fail(f->context, SHOAL_BAD_FILE,
-                           "%s: is SentencePiece's own file, which is not read; convert "
-                           "it to tokenizer.json (transformers: "
-                           "AutoTokenizer.from_pretrained(folder)"
-                           ".save_pretrained(folder))",
-                           f->paths[0]);
-    return sh_fail(f->context, SHOAL_BAD_FILE,
-                   "%s: has no tokenizer: neither tokenizer.json, nor vocab.txt, nor "
-                   "vocab.json and merges.txt",
-                   f->folder);
-}
-
 static shoal_status open_files(folder_files *f, shoal_tokenizer **made) {
     text_file files[2];
     if (there(f, 0, "tokenizer.json")) {
@@ -624,8 +587,23 @@ static shoal_status open_files(folder_files *f, shoal_tokenizer **made) {
         TRY(map_file(f, 0, &files[0]));
         return sh_tokenizer_parse_words(f->context, &files[0], f->settings, made);
     }
-    if (!there(f, 0, "vocab.json") || !there(f, 1, "merges.txt"))
-        return no_tokenizer(f);
+    if (!there(f, 0, "vocab.json") || !there(f, 1, "merges.txt")) {
+        static const char *const pieces[] = {"sentencepiece.bpe.model", "spiece.model",
+                                             "tokenizer.model"};
+        for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
+            if (there(f, 0, pieces[i]))
+                return sh_fail(
+                    f->context, SHOAL_BAD_FILE,
+                    "%s: is SentencePiece's own file, which is not read; convert "
+                    "it to tokenizer.json (transformers: "
+                    "AutoTokenizer.from_pretrained(folder)"
+                    ".save_pretrained(folder))",
+                    f->paths[0]);
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: has no tokenizer: neither tokenizer.json, nor vocab.txt, nor "
+                       "vocab.json and merges.txt",
+                       f->folder);
+    }
     TRY(map_file(f, 0, &files[0]));
     TRY(map_file(f, 1, &files[1]));
     return sh_tokenizer_parse_pairs(f->context, &files[0], &files[1], f->settings, made);

@@ -238,8 +238,17 @@ static shoal_status measure_pieces(const reading *r, const json_t *vocab,
                    (long long)*bytes, (int)LARGEST_PIECES);
 }
 
-static shoal_status read_pieces(const reading *r, const json_t *vocab) {
+shoal_status sh_read_unigram(const reading *r, const json_t *model) {
     shoal_tokenizer *t = r->to;
+    const json_t *vocab = json_object_get(model, "vocab");
+    t->model = MODEL_UNIGRAM;
+    if (json_array_size(vocab) == 0 || json_array_size(vocab) > LARGEST_PIECES)
+        return refuse(r, "Unigram: a list of pieces and their scores should be in",
+                      "vocab");
+    if (!read_id(json_object_get(model, "unk_id"), &t->unknown) ||
+        t->unknown >= (int64_t)json_array_size(vocab))
+        return refuse(r, "Unigram: a place in vocab should be", "unk_id");
+    TRY(read_flag(r, model, "byte_fallback", false, &t->byte_fallback));
     const int64_t count = (int64_t)json_array_size(vocab);
     int64_t bytes;
     double least = INFINITY;
@@ -271,21 +280,6 @@ static shoal_status read_pieces(const reading *r, const json_t *vocab) {
     }
     t->largest_id = (int32_t)count - 1;
     t->unknown_score = least - 10; /* as SentencePiece has it */
-    return SHOAL_OK;
-}
-
-shoal_status sh_read_unigram(const reading *r, const json_t *model) {
-    shoal_tokenizer *t = r->to;
-    const json_t *vocab = json_object_get(model, "vocab");
-    t->model = MODEL_UNIGRAM;
-    if (json_array_size(vocab) == 0 || json_array_size(vocab) > LARGEST_PIECES)
-        return refuse(r, "Unigram: a list of pieces and their scores should be in",
-                      "vocab");
-    if (!read_id(json_object_get(model, "unk_id"), &t->unknown) ||
-        t->unknown >= (int64_t)json_array_size(vocab))
-        return refuse(r, "Unigram: a place in vocab should be", "unk_id");
-    TRY(read_flag(r, model, "byte_fallback", false, &t->byte_fallback));
-    TRY(read_pieces(r, vocab));
     for (int byte = 0; byte < 256; byte++) {
         char spelling[8]; /* of a byte: <0x0A> */
         snprintf(spelling, sizeof spelling, "<0x%02X>", (unsigned)byte);
