@@ -324,7 +324,7 @@ shoal_status shoal_ctc_loss(shoal_ctc *ctc, const shoal_ctc_batch *batch,
                                (int)batch->labels[i], (long long)ctc->classes - 1);
     }
     ctc_call c = {ctc, batch, logits, factor, gradient};
-    sh_team_run(sh_team_of(ctc->context), batch->batch, sequence_task, &c);
+    sh_run_tasks(ctc->context, batch->batch, sequence_task, &c);
     *result = (shoal_ctc_result){0};
     for (int64_t b = 0; b < batch->batch; b++) {
         const bool possible = !isinf(ctc->losses[b]);

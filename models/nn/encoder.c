@@ -447,8 +447,7 @@ typedef struct {
     float *to;
 } gathering;
 
-static void gather_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void gather_task(void *shared, int64_t task, int thread UNUSED) {
     const gathering *g = shared;
     int64_t last = min((task + 1) * ROW_BLOCK, g->wanted.count);
     for (int64_t i = task * ROW_BLOCK; i < last; i++)
@@ -463,8 +462,8 @@ static const float *attended_rows(const pass *p, int64_t l, float *scratch) {
     if (!narrows(p, l))
         return stack->layers[l].attended;
     gathering g = {p->wanted, stack->model, stack->layers[l].attended, scratch};
-    sh_team_run(sh_team_of(stack->context), ceil_divide(p->wanted.count, ROW_BLOCK),
-                gather_task, &g);
+    sh_run_tasks(stack->context, ceil_divide(p->wanted.count, ROW_BLOCK), gather_task,
+                 &g);
     return scratch;
 }
 
@@ -648,8 +647,7 @@ typedef struct {
 } key_call;
 
 /* The keys' gradient joins the queries', whose projection they share. */
-static void join_keys(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void join_keys(void *shared, int64_t task, int thread UNUSED) {
     const key_call *c = shared;
     const encoder *stack = c->stack;
     int64_t last = min((task + 1) * ROW_BLOCK, c->rows);
@@ -692,8 +690,7 @@ static shoal_status attention_branch(encoder *stack, const encoder_layer *weight
     TRY(shoal_backward(stack->plan, &inputs, &gradients));
     if (stack->grad_keys) {
         key_call c = {stack, rows};
-        sh_team_run(sh_team_of(stack->context), ceil_divide(rows, ROW_BLOCK), join_keys,
-                    &c);
+        sh_run_tasks(stack->context, ceil_divide(rows, ROW_BLOCK), join_keys, &c);
     }
     projections parts = projections_of(stack, weights);
     for (int i = 0; i < parts.count; i++) {

@@ -43,8 +43,7 @@ typedef struct {
     epilogue then;
 } product;
 
-static void product_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void product_task(void *shared, int64_t task, int thread UNUSED) {
     const product *p = shared;
     int64_t first = task / p->column_blocks * p->row_block;
     int64_t left = task % p->column_blocks * p->column_block;
@@ -70,8 +69,8 @@ static void run_product(product *p) {
         p->row_block = even_blocks(p->rows, most, p->rows > 4 * LEAST_ROWS ? 4 : 1, 16);
     else
         p->row_block = most;
-    sh_team_run(sh_team_of(p->context),
-                ceil_divide(p->rows, p->row_block) * p->column_blocks, product_task, p);
+    sh_run_tasks(p->context, ceil_divide(p->rows, p->row_block) * p->column_blocks,
+                 product_task, p);
 }
 
 void sh_matmul_data(const shoal_context *context, int64_t rows, int64_t inputs,
@@ -99,8 +98,7 @@ typedef struct {
     float *bias_gradient;
 } weight_product;
 
-static void weight_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void weight_task(void *shared, int64_t task, int thread UNUSED) {
     const weight_product *p = shared;
     int64_t output = task / p->input_blocks * p->output_block;
     int64_t input = task % p->input_blocks * p->input_block;
@@ -132,8 +130,8 @@ void sh_matmul_weights(const shoal_context *context, int64_t rows, int64_t input
                         .dw = dw,
                         .bias_gradient = bias_gradient};
     p.input_blocks = ceil_divide(inputs, p.input_block);
-    sh_team_run(sh_team_of(context),
-                ceil_divide(outputs, p.output_block) * p.input_blocks, weight_task, &p);
+    sh_run_tasks(context, ceil_divide(outputs, p.output_block) * p.input_blocks,
+                 weight_task, &p);
 }
 
 /* y = x W' for few rows, with W read where it lies. */
@@ -146,8 +144,7 @@ typedef struct {
     matrix y;
 } few_product;
 
-static void few_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void few_task(void *shared, int64_t task, int thread UNUSED) {
     const few_product *p = shared;
     const size_t element = p->half ? sizeof(uint16_t) : sizeof(float);
     float sums[FEW_ROWS];
@@ -168,8 +165,7 @@ typedef struct {
     float *out;
 } widening;
 
-static void widen_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void widen_task(void *shared, int64_t task, int thread UNUSED) {
     const widening *w = shared;
     int64_t first = task * HALF_BLOCK;
     w->context->kernels->widen(min(HALF_BLOCK, w->count - first), w->halves + first,
@@ -179,7 +175,7 @@ static void widen_task(void *shared, int64_t task, int thread) {
 void sh_widen_halves(const shoal_context *context, int64_t count, const uint16_t *halves,
                      float *out) {
     widening w = {context, count, halves, out};
-    sh_team_run(sh_team_of(context), ceil_divide(count, HALF_BLOCK), widen_task, &w);
+    sh_run_tasks(context, ceil_divide(count, HALF_BLOCK), widen_task, &w);
 }
 
 /* ---- Products of bfloat16 ---------------------------------------------------------- */
@@ -203,10 +199,9 @@ typedef struct {
 
 enum { PANELS_PER_TASK = 6 };
 
-static void bf16_panel_task(void *shared, int64_t task, int thread) {
+static void bf16_panel_task(void *shared, int64_t task, int thread UNUSED) {
     const bf16_products *p = shared;
     const int64_t first = task * PACKED_ROWS, inputs = p->layer->inputs;
-    (void)thread;
     sh_model_kernels(p->context)
         ->bf16_panel(inputs, (int)min(PACKED_ROWS, p->rows - first),
                      p->x.data + first * p->x.stride, p->x.stride,
@@ -214,13 +209,12 @@ static void bf16_panel_task(void *shared, int64_t task, int thread) {
 }
 
 /* All outputs of some panels: a block of the weight stays in cache while they pass. */
-static void bf16_task(void *shared, int64_t task, int thread) {
+static void bf16_task(void *shared, int64_t task, int thread UNUSED) {
     const bf16_products *p = shared;
     const int64_t pairs = p->layer->inputs / 2, outputs = p->layer->outputs;
     const int64_t first = task * PANELS_PER_TASK * PACKED_ROWS;
     const int64_t end = min(first + PANELS_PER_TASK * PACKED_ROWS, p->rows);
     const uint32_t *w = p->layer->weight.data;
-    (void)thread;
     for (int64_t left = 0; left < outputs; left += PACKED_OUTPUTS)
         for (int64_t row = first; row < end; row += PACKED_ROWS)
             sh_model_kernels(p->context)
@@ -290,23 +284,21 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
     if (weight->bf16) {
         bf16_products p = {context, layer, rows, x, y, then, (uint32_t *)(void *)scratch};
         const int64_t panels = ceil_divide(rows, PACKED_ROWS);
-        sh_team_run(sh_team_of(context), panels, bf16_panel_task, &p);
-        sh_team_run(sh_team_of(context), ceil_divide(panels, PANELS_PER_TASK), bf16_task,
-                    &p);
+        sh_run_tasks(context, panels, bf16_panel_task, &p);
+        sh_run_tasks(context, ceil_divide(panels, PANELS_PER_TASK), bf16_task, &p);
         return;
     }
     if (weight->packed) {
         const int64_t block = even_blocks(max(rows, 1), TASK_ROWS, 4, PACKED_ROWS);
         panel_product p = {context, layer, rows, block, x, y, then, scratch};
-        sh_team_run(sh_team_of(context), ceil_divide(rows, block), panel_task, &p);
+        sh_run_tasks(context, ceil_divide(rows, block), panel_task, &p);
         return;
     }
     if (rows <= FEW_ROWS) {
         few_product p = {context, rows,         layer->inputs, layer->outputs,
                          x,       weight->data, weight->half,  y};
         if (rows > 0)
-            sh_team_run(sh_team_of(context), ceil_divide(layer->outputs, FEW_OUTPUTS),
-                        few_task, &p);
+            sh_run_tasks(context, ceil_divide(layer->outputs, FEW_OUTPUTS), few_task, &p);
         if (then.run && rows > 0)
             then.run(then.shared, context, 0, rows, 0, layer->outputs);
         return;

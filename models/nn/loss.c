@@ -27,8 +27,7 @@ typedef struct {
     atomic_llong correct; /* whole numbers: the order of adding does not matter */
 } entropy_call;
 
-static void entropy_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void entropy_task(void *shared, int64_t task, int thread UNUSED) {
     entropy_call *c = shared;
     int64_t last = min((task + 1) * ROW_BLOCK, c->rows), correct = 0;
     for (int64_t row = task * ROW_BLOCK; row < last; row++) {
@@ -75,8 +74,7 @@ shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows, int64_t c
         c.logits = logits + row * classes;
         c.targets = targets + row;
         c.gradient = gradient ? gradient + row * classes : NULL;
-        sh_team_run(sh_team_of(c.context), ceil_divide(c.rows, ROW_BLOCK), entropy_task,
-                    &c);
+        sh_run_tasks(c.context, ceil_divide(c.rows, ROW_BLOCK), entropy_task, &c);
         for (int64_t i = 0; i < c.rows; i++)
             sum += (double)c.losses[i];
     }

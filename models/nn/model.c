@@ -467,8 +467,7 @@ typedef struct {
     float *to;
 } pool_call;
 
-static void pool_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void pool_task(void *shared, int64_t task, int thread UNUSED) {
     const pool_call *c = shared;
     const model_kernels *kernels = sh_model_kernels(c->model->context);
     const bool mean = c->model->config.pooling == SHOAL_MEAN_ROW;
@@ -483,8 +482,7 @@ static void pool_task(void *shared, int64_t task, int thread) {
         kernels->scale_by(width, 1.0f / (float)length, out);
 }
 
-static void pool_back_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void pool_back_task(void *shared, int64_t task, int thread UNUSED) {
     const pool_call *c = shared;
     const bool mean = c->model->config.pooling == SHOAL_MEAN_ROW;
     const int64_t width = width_of(&c->model->config), first = c->offsets[task];
@@ -501,7 +499,7 @@ static void pool_back_task(void *shared, int64_t task, int thread) {
 static void run_pool(const shoal_model *model, const shoal_model_inputs *inputs,
                      task_function *task, const float *from, float *to) {
     pool_call c = {model, inputs->offsets, from, to};
-    sh_team_run(sh_team_of(model->context), inputs->batch, task, &c);
+    sh_run_tasks(model->context, inputs->batch, task, &c);
 }
 
 /* ---- Forward --------------------------------------------------------------------- */

@@ -27,21 +27,19 @@ static int64_t extent(const vector_call *c, int64_t task, int64_t *first) {
 }
 
 static void run_pass(vector_call *c, task_function *task) {
-    sh_team_run(sh_team_of(c->context), ceil_divide(c->arena->size, c->block), task, c);
+    sh_run_tasks(c->context, ceil_divide(c->arena->size, c->block), task, c);
 }
 
 /* ---- Clipping -------------------------------------------------------------------- */
 
-static void squares_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void squares_task(void *shared, int64_t task, int thread UNUSED) {
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
     sh_model_kernels(c->context)
         ->sum_squares(count, c->arena->gradients + first, &c->sums[task]);
 }
 
-static void scale_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void scale_task(void *shared, int64_t task, int thread UNUSED) {
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
     sh_model_kernels(c->context)->scale_by(count, c->factor, c->arena->gradients + first);
@@ -189,8 +187,7 @@ static adam_numbers numbers_of(const shoal_optimizer_config *config, double rate
                           .adaptive = adaptive};
 }
 
-static void update_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void update_task(void *shared, int64_t task, int thread UNUSED) {
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
     sh_model_kernels(c->context)
@@ -198,8 +195,7 @@ static void update_task(void *shared, int64_t task, int thread) {
                c->optimizer->second + first, c->arena->values + first);
 }
 
-static void average_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void average_task(void *shared, int64_t task, int thread UNUSED) {
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
     sh_model_kernels(c->context)

@@ -124,11 +124,10 @@ enum {
     FEW_PANELS = 4       /* which are not worth more than one thread */
 };
 
-static void panel_task(void *shared, int64_t task, int thread) {
+static void panel_task(void *shared, int64_t task, int thread UNUSED) {
     const packed_product *p = shared;
     const int64_t first = task * PACKED_ROWS, inputs = p->layer->inputs;
     const int rows = (int)min(p->rows - first, PACKED_ROWS);
-    (void)thread;
     sh_packed_panel(inputs, rows, sh_packed_width(rows), p->x.data + first * p->x.stride,
                     p->x.stride, 1, p->panels + first * inputs);
 }
@@ -146,11 +145,10 @@ static void finish_row(const packed_product *p, const float *sums, int64_t left,
         y[j] = p->then == PACKED_ADD ? y[j] + here[j] : here[j];
 }
 
-static void blocks_task(void *shared, int64_t task, int thread) {
+static void blocks_task(void *shared, int64_t task, int thread UNUSED) {
     const packed_product *p = shared;
     const int64_t blocks = ceil_divide(p->layer->outputs, PACKED_OUTPUTS);
     const int64_t end = min((task + 1) * BLOCKS_PER_TASK, blocks);
-    (void)thread;
     for (int64_t block = task * BLOCKS_PER_TASK; block < end; block++) {
         const int64_t inputs = p->layer->inputs, left = block * PACKED_OUTPUTS;
         const int64_t count = min(p->layer->outputs - left, PACKED_OUTPUTS);
@@ -183,8 +181,7 @@ void sh_packed_forward(const shoal_context *context, const packed_linear *layer,
         for (int64_t panel = 0; panel < panels; panel++)
             panel_task(&p, panel, 0);
     else
-        sh_team_run(sh_team_of(context), panels, panel_task, &p);
+        sh_run_tasks(context, panels, panel_task, &p);
     if (rows > 0)
-        sh_team_run(sh_team_of(context), ceil_divide(blocks, BLOCKS_PER_TASK),
-                    blocks_task, &p);
+        sh_run_tasks(context, ceil_divide(blocks, BLOCKS_PER_TASK), blocks_task, &p);
 }

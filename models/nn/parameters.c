@@ -141,8 +141,7 @@ void sh_parameters_start(parameters *arena, uint64_t seed) {
     }
 }
 
-static void clear_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void clear_task(void *shared, int64_t task, int thread UNUSED) {
     parameters *arena = shared;
     int64_t first = task * PIECE;
     memset(arena->gradients + first, 0,
@@ -150,7 +149,7 @@ static void clear_task(void *shared, int64_t task, int thread) {
 }
 
 void sh_parameters_clear_gradients(const shoal_context *context, parameters *arena) {
-    sh_team_run(sh_team_of(context), ceil_divide(arena->size, PIECE), clear_task, arena);
+    sh_run_tasks(context, ceil_divide(arena->size, PIECE), clear_task, arena);
 }
 
 /* ---- Random numbers for callers, as those that the first values come from ---------- */

@@ -97,16 +97,14 @@ static void clear_gaps(const shoal_model_inputs *inputs, int64_t width, float *x
         memset(x + (inputs->offsets[b + 1] + b) * width, 0, sizeof *x * (size_t)width);
 }
 
-static void open_task(void *shared, int64_t b, int thread) {
-    (void)thread;
+static void open_task(void *shared, int64_t b, int thread UNUSED) {
     const stem_call *c = shared;
     const int64_t first = c->offsets[b], length = c->offsets[b + 1] - first;
     memcpy(c->to + (first + b) * c->width, c->from + first * c->width,
            sizeof(float) * (size_t)(length * c->width));
 }
 
-static void close_task(void *shared, int64_t b, int thread) {
-    (void)thread;
+static void close_task(void *shared, int64_t b, int thread UNUSED) {
     const stem_call *c = shared;
     const int64_t first = c->offsets[b], length = c->offsets[b + 1] - first;
     memcpy(c->to + first * c->width, c->from + (first + b) * c->width,
@@ -118,13 +116,12 @@ static void move_rows(const shoal_model *model, const shoal_model_inputs *inputs
                       task_function *task, const float *from, float *to) {
     const int64_t width = width_of(&model->config);
     stem_call c = {.offsets = inputs->offsets, .width = width, .from = from, .to = to};
-    sh_team_run(sh_team_of(model->context), inputs->batch, task, &c);
+    sh_run_tasks(model->context, inputs->batch, task, &c);
     if (task == open_task)
         clear_gaps(inputs, width, to);
 }
 
-static void sum_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void sum_task(void *shared, int64_t task, int thread UNUSED) {
     const stem_call *c = shared;
     const int64_t first = task * ROWS_OF_A_TASK * c->width;
     const int64_t end = min(first + ROWS_OF_A_TASK * c->width, c->count);
@@ -140,8 +137,7 @@ static void add_rows(const shoal_model *model, int64_t rows, const float *x, flo
                    .from = x,
                    .made = model->stem.made,
                    .to = to};
-    sh_team_run(sh_team_of(model->context), ceil_divide(rows, ROWS_OF_A_TASK), sum_task,
-                &c);
+    sh_run_tasks(model->context, ceil_divide(rows, ROWS_OF_A_TASK), sum_task, &c);
 }
 
 /* ---- Both ways -------------------------------------------------------------------- */

@@ -135,8 +135,7 @@ typedef struct {
 } rotation;
 
 /* In float as the models were trained, but for the functions themselves. */
-static void turn_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void turn_task(void *shared, int64_t task, int thread UNUSED) {
     const rotation *r = shared;
     const text_config *config = r->stack->config;
     const int64_t dim = config->size / config->heads;
@@ -153,8 +152,7 @@ static void turn_task(void *shared, int64_t task, int thread) {
     }
 }
 
-static void rotate_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void rotate_task(void *shared, int64_t task, int thread UNUSED) {
     const rotation *r = shared;
     const text_config *config = r->stack->config;
     const int64_t dim = config->size / config->heads, width = 3 * config->size;
@@ -176,8 +174,7 @@ static void rotate_task(void *shared, int64_t task, int thread) {
 
 static void by_rows(const rotation *r, task_function *run) {
     rotation shared = *r;
-    sh_team_run(sh_team_of(r->stack->context), ceil_divide(r->rows, ROW_BLOCK), run,
-                &shared);
+    sh_run_tasks(r->stack->context, ceil_divide(r->rows, ROW_BLOCK), run, &shared);
 }
 
 /* ---- Products and what follows them ----------------------------------------------- */
@@ -206,8 +203,7 @@ typedef struct {
     float *wide;
 } gating;
 
-static void gate_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void gate_task(void *shared, int64_t task, int thread UNUSED) {
     const gating *g = ((const void **)shared)[0];
     const shoal_context *context = ((const void **)shared)[1];
     float *row = g->wide + task * 2 * g->size;
@@ -228,7 +224,7 @@ static void feed_forward(modern_stack *stack, const modern_layer *layer, int64_t
                           (matrix){stack->wide, 2 * wide}, stack->scratch);
         gating g = {config->activation, wide, stack->wide};
         const void *shared[] = {&g, stack->context};
-        sh_team_run(sh_team_of(stack->context), count, gate_task, shared);
+        sh_run_tasks(stack->context, count, gate_task, shared);
         branch_end part = end;
         part.x += first * size;
         part.y = in;

@@ -234,8 +234,7 @@ static void add_position(const shoal_text_encoder *e, float place, float *x) {
         x[i] += row[i] + share * (row[size + i] - row[i]);
 }
 
-static void embed_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void embed_task(void *shared, int64_t task, int thread UNUSED) {
     const embedding *m = shared;
     const shoal_text_encoder *e = m->e;
     const text_weights *w = &e->weights;
@@ -289,7 +288,7 @@ static shoal_status run(shoal_text_encoder *e, int64_t batch, const int64_t *off
             next += !padding;
         }
     }
-    sh_team_run(sh_team_of(e->context), ceil_divide(m.rows, ROW_BLOCK), embed_task, &m);
+    sh_run_tasks(e->context, ceil_divide(m.rows, ROW_BLOCK), embed_task, &m);
     if (e->modern)
         return sh_modern_forward(e->modern, &e->weights, &sequences, e->places, e->x,
                                  hidden);

@@ -267,6 +267,11 @@ void sh_team_run(team workers, int64_t count, task_function *run, void *shared) 
     await_empty(pool);
 }
 
+void sh_run_tasks(const shoal_context *context, int64_t count, task_function *run,
+                  void *shared) {
+    sh_team_run(sh_team_of(context), count, run, shared);
+}
+
 int sh_unit_slots(int threads, int64_t count) {
     return count >= threads ? threads : 1;
 }
