@@ -121,7 +121,7 @@ typedef struct {
 
 static projections projections_of(const encoder *stack, const encoder_layer *weights) {
     const int64_t model = stack->model;
-    const bool shared = sh_encoder_shares_keys(&stack->shape);
+    const bool shared = encoder_shares_keys(&stack->shape);
     const linear all[PROJECTIONS] = {
         {model, model, weights->query, weights->query_bias},
         {model, model, weights->key, weights->key_bias},
@@ -173,14 +173,14 @@ static dropout_mask dropout_at(const pass *p, int64_t layer, int site) {
 /* What the attention is given: q, k and v inside projected. */
 static shoal_inputs attention_inputs(const encoder *stack, const layer_memory *layer) {
     const int64_t model = stack->model;
-    const bool shared = sh_encoder_shares_keys(&stack->shape);
+    const bool shared = encoder_shares_keys(&stack->shape);
     shoal_inputs inputs = {.q = layer->projected,
                            .k = layer->projected + (shared ? 0 : model),
                            .v = layer->projected + (shared ? model : 2 * model),
                            .query_offsets = stack->offsets,
                            .key_offsets = stack->offsets,
                            .state = layer->state};
-    if (sh_encoder_keys_are_queries(&stack->shape))
+    if (encoder_keys_are_queries(&stack->shape))
         inputs.k = NULL;
     return inputs;
 }
@@ -212,8 +212,7 @@ static void place_for_training(encoder *stack, block_layout *block) {
     stack->final_statistics = reserve_floats(block, rows, 2);
     stack->grad_hidden = reserve_floats(block, rows, wide);
     stack->grad_projected = reserve_floats(block, rows, width);
-    if (sh_encoder_shares_keys(&stack->shape) &&
-        !sh_encoder_keys_are_queries(&stack->shape))
+    if (encoder_shares_keys(&stack->shape) && !encoder_keys_are_queries(&stack->shape))
         stack->grad_keys = reserve_floats(block, rows, width);
     stack->grad_rows = reserve_floats(block, rows, model);
     if (stack->shape.dropout > 0)
@@ -309,7 +308,7 @@ shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shap
                            "encoder: %s is %lld: it must be from %lld to %lld",
                            sizes[i].name, (long long)sizes[i].value,
                            (long long)sizes[i].least, (long long)sizes[i].most);
-    if (sh_encoder_model(shape) > INT32_MAX / 16)
+    if (encoder_model(shape) > INT32_MAX / 16)
         return sh_fail(context, SHOAL_INVALID, "encoder: heads x head_dim is too large");
     if (!(shape->dropout >= 0 && shape->dropout < 1))
         return sh_fail(context, SHOAL_INVALID,
@@ -323,8 +322,8 @@ shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shap
                        "encoder: half and packed weights cannot be trained");
     encoder stack = {.context = context, .shape = *shape, .limits = *limits};
     sh_blas_use_one_thread();
-    stack.model = sh_encoder_model(shape);
-    stack.width = (sh_encoder_shares_keys(shape) ? 2 : 3) * stack.model;
+    stack.model = encoder_model(shape);
+    stack.width = (encoder_shares_keys(shape) ? 2 : 3) * stack.model;
     if (stack.shape.epsilon == 0)
         stack.shape.epsilon = 1e-5f;
     TRY(plan_attention(&stack));
@@ -681,7 +680,7 @@ static shoal_status attention_branch(encoder *stack, const encoder_layer *weight
     shoal_inputs inputs = attention_inputs(stack, memory);
 
     float *all = stack->grad_projected;
-    const bool shared = sh_encoder_shares_keys(&stack->shape);
+    const bool shared = encoder_shares_keys(&stack->shape);
     shoal_gradients gradients = {.out = memory->attended,
                                  .dout = stack->grad_rows,
                                  .dq = all,

@@ -134,23 +134,6 @@ layer_norm sh_model_norm(const shoal_model *model, const char *name) {
                         epsilon > 0 ? epsilon : 1e-5f};
 }
 
-static void bind(shoal_model *model) {
-    const shoal_model_config *config = &model->config;
-    const parameters *arena = model->arena;
-    const encoder_shape shape = encoder_of(config);
-    sh_encoder_bind(arena, &shape, model->weights.layers, &model->weights);
-    model->embedding = sh_parameters_tensor(arena, "embedding.weight");
-    model->learned = sh_parameters_tensor(arena, "positions.weight");
-    model->input = (linear){config->features, width_of(config),
-                            sh_parameters_tensor(arena, "input.weight"),
-                            sh_parameters_tensor(arena, "input.bias")};
-    model->output = (linear){width_of(config), config->outputs,
-                             sh_parameters_tensor(arena, "output.weight"),
-                             sh_parameters_tensor(arena, "output.bias")};
-    sh_frame_bind(model);
-    sh_stem_bind(model);
-}
-
 /* ---- Creation -------------------------------------------------------------------- */
 
 static void place(void *argument, block_layout *block) {
@@ -186,31 +169,29 @@ static void place(void *argument, block_layout *block) {
 /* The parts, once the structure is there; destroy takes back what was made. */
 static shoal_status make_parts(shoal_model *model) {
     const encoder_shape shape = encoder_of(&model->config);
-    shoal_status status =
-        sh_encoder_create(model->context, &shape, &model->limits, &model->stack);
-    if (status == SHOAL_OK && !model->owner) {
-        status = sh_parameters_create(model->context, describe, &model->config,
-                                      model->limits.training, &model->arena);
-        if (status == SHOAL_OK)
-            sh_parameters_start(model->arena, model->seed);
+    const shoal_model_config *config = &model->config;
+    TRY(sh_encoder_create(model->context, &shape, &model->limits, &model->stack));
+    if (!model->owner) {
+        TRY(sh_parameters_create(model->context, describe, config, model->limits.training,
+                                 &model->arena));
+        sh_parameters_start(model->arena, model->seed);
     }
-    if (status != SHOAL_OK)
-        return status;
-    bind(model);
+    const parameters *arena = model->arena;
+    sh_encoder_bind(arena, &shape, model->weights.layers, &model->weights);
+    model->embedding = sh_parameters_tensor(arena, "embedding.weight");
+    model->learned = sh_parameters_tensor(arena, "positions.weight");
+    model->input = (linear){config->features, width_of(config),
+                            sh_parameters_tensor(arena, "input.weight"),
+                            sh_parameters_tensor(arena, "input.bias")};
+    model->output = (linear){width_of(config), config->outputs,
+                             sh_parameters_tensor(arena, "output.weight"),
+                             sh_parameters_tensor(arena, "output.bias")};
+    sh_frame_bind(model);
+    sh_stem_bind(model);
     if (model->sinusoids)
         sh_sinusoidal_positions(model->limits.length, width_of(&model->config),
                                 model->sinusoids);
     return SHOAL_OK;
-}
-
-/* No sequence is longer than all rows together: a max_length that no tensor stands behind
-   costs no memory. */
-static encoder_limits limits_of(const shoal_model_config *config, int64_t max_batch,
-                                int64_t max_rows, bool training) {
-    return (encoder_limits){.batch = max_batch,
-                            .rows = max_rows,
-                            .length = min(config->max_length, max_rows),
-                            .training = training};
 }
 
 /* owner: whose parameters it shares; NULL: it has its own. */
@@ -224,17 +205,18 @@ static shoal_status make_model(shoal_context *context, const shoal_model_config 
                          .owner = owner,
                          .arena = owner ? owner->arena : NULL,
                          .out_rows = -1};
-    shoal_status status = check_config(context, config);
-    if (status == SHOAL_OK && (limits.batch < 0 || limits.rows < 0))
-        status =
-            sh_fail(context, SHOAL_INVALID, "max_batch and max_rows must be 0 or more");
-    if (status != SHOAL_OK)
-        return status;
+    /* No sequence is longer than all rows together: a max_length that no tensor stands
+       behind costs no memory. */
+    draft.limits.length = min(config->max_length, limits.rows);
+    TRY(check_config(context, config));
+    if (limits.batch < 0 || limits.rows < 0)
+        return sh_fail(context, SHOAL_INVALID,
+                       "max_batch and max_rows must be 0 or more");
     shoal_model *made = sh_allocate_parts(context, place, &draft, &draft.bytes);
     if (!made)
         return SHOAL_NO_MEMORY;
     *made = draft;
-    status = make_parts(made);
+    const shoal_status status = make_parts(made);
     if (status == SHOAL_OK)
         *model = made;
     else
@@ -253,9 +235,10 @@ static shoal_status create_over(shoal_transport *over, shoal_context *context,
         return sh_fail(context, SHOAL_INVALID,
                        "context, config or model is NULL, the context was refused, or "
                        "flags are neither 0 nor SHOAL_WITH_BACKWARD");
-    encoder_limits limits =
-        limits_of(config, max_batch, max_rows, (flags & SHOAL_WITH_BACKWARD) != 0);
-    limits.over = over;
+    const encoder_limits limits = {.batch = max_batch,
+                                   .rows = max_rows,
+                                   .training = (flags & SHOAL_WITH_BACKWARD) != 0,
+                                   .over = over};
     return make_model(context, config, seed, limits, NULL, model);
 }
 
@@ -286,13 +269,13 @@ static shoal_status change_kind(const shoal_model *model,
                                 shoal_model_config *config) {
     char kind[64];
     encoder_shape shape = encoder_of(&model->config);
-    const bool shared = sh_encoder_shares_keys(&shape);
+    const bool shared = encoder_shares_keys(&shape);
     shape.attention = *attention;
     shape.shared_qk = shared;
     *config = model->config;
     config->attention = *attention;
     config->shared_qk = shared;
-    if (shared == sh_encoder_shares_keys(&shape))
+    if (shared == encoder_shares_keys(&shape))
         return SHOAL_OK;
     shoal_attention_print(attention, kind, sizeof kind);
     return sh_fail(model->context, SHOAL_INVALID,
@@ -312,7 +295,7 @@ shoal_status shoal_model_view(shoal_model *model, const shoal_attention *attenti
     TRY(change_kind(model, attention ? attention : &model->config.attention, &config));
     if (config.positions != SHOAL_LEARNED && config.max_length < max_rows)
         config.max_length = max_rows;
-    const encoder_limits limits = limits_of(&config, max_batch, max_rows, false);
+    const encoder_limits limits = {.batch = max_batch, .rows = max_rows};
     return make_model(model->context, &config, model->seed, limits,
                       model->owner ? model->owner : model, view);
 }
@@ -454,8 +437,8 @@ static shoal_status check_inputs(const shoal_model *model,
                            "token %d at row %lld: the vocabulary has 0 to %lld",
                            (int)inputs->tokens[row], (long long)row,
                            (long long)model->config.vocabulary - 1);
-    const shoal_status framed = sh_frame_check_inputs(model, inputs);
-    return framed == SHOAL_OK ? check_wanted(model, inputs) : framed;
+    TRY(sh_frame_check_inputs(model, inputs));
+    return check_wanted(model, inputs);
 }
 
 /* ---- Pooling --------------------------------------------------------------------- */

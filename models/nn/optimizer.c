@@ -86,20 +86,6 @@ static bool is_share(float value) {
     return value >= 0 && value < 1;
 }
 
-static shoal_status check_config(shoal_context *context,
-                                 const shoal_optimizer_config *config) {
-    if (config->kind < SHOAL_RADAM || config->kind > SHOAL_ADAM_L2)
-        return sh_fail(context, SHOAL_INVALID, "there is no optimizer %d",
-                       (int)config->kind);
-    if (is_share(config->beta1) && is_share(config->beta2) && is_share(config->average) &&
-        config->epsilon > 0 && isfinite(config->epsilon) && config->weight_decay >= 0 &&
-        isfinite(config->weight_decay) && config->rectify_above >= 4)
-        return SHOAL_OK;
-    return sh_fail(context, SHOAL_INVALID,
-                   "beta1, beta2 and average must be from 0 to below 1, epsilon above 0, "
-                   "weight_decay 0 or more and rectify_above 4 or more");
-}
-
 static void place(void *argument, block_layout *block) {
     shoal_optimizer *optimizer = argument;
     const int64_t size = optimizer->model->arena->size;
@@ -121,7 +107,16 @@ shoal_status shoal_optimizer_create(shoal_model *model,
                        "model or optimizer is NULL, or the model has no gradients");
     if (!config)
         config = &defaults;
-    TRY(check_config(model->context, config));
+    if (config->kind < SHOAL_RADAM || config->kind > SHOAL_ADAM_L2)
+        return sh_fail(model->context, SHOAL_INVALID, "there is no optimizer %d",
+                       (int)config->kind);
+    if (!is_share(config->beta1) || !is_share(config->beta2) ||
+        !is_share(config->average) || !(config->epsilon > 0) ||
+        !isfinite(config->epsilon) || !(config->weight_decay >= 0) ||
+        !isfinite(config->weight_decay) || !(config->rectify_above >= 4))
+        return sh_fail(model->context, SHOAL_INVALID,
+                       "beta1, beta2 and average must be from 0 to below 1, epsilon "
+                       "above 0, weight_decay 0 or more and rectify_above 4 or more");
     shoal_optimizer made = {.model = model, .config = *config};
     *optimizer = sh_allocate_parts(model->context, place, &made, &made.bytes);
     if (!*optimizer)

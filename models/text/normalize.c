@@ -187,18 +187,7 @@ static bool grow(const step_limit *limit, letter_list *to, int64_t first, int64_
     return false;
 }
 
-/* ---- Strip and replace ------------------------------------------------------------ */
-
-static bool strip(shoal_context *context, const normal_step *step, const letter *from,
-                  int64_t count, letter_list *to) {
-    while (step->left && count > 0 && sh_char_is_space(from[0].code)) {
-        from++;
-        count--;
-    }
-    while (step->right && count > 0 && sh_char_is_space(from[count - 1].code))
-        count--;
-    return push_all(context, from, count, to);
-}
+/* ---- Replace ---------------------------------------------------------------------- */
 
 /* How many letters are replaced that begin here. */
 static int64_t matched(const normal_step *step, const letter *from, int64_t count) {
@@ -260,18 +249,6 @@ static const char *find_letters(const charsmap *map, const letter *from, int64_t
     return size <= CLUSTER_BYTES ? sh_charsmap_find(map, bytes, size, found_size) : NULL;
 }
 
-/* One letter for each that was found, or the letter itself. There is room. */
-static void push_found(const char *found, size_t size, const letter *from, int64_t count,
-                       letter_list *to) {
-    for (size_t at = 0; found && at < size;) {
-        uint32_t code = 0;
-        at += (size_t)sh_utf8_next(found + at, size - at, &code);
-        to->at[to->count++] = (letter){code, from[0].begin, from[count - 1].end};
-    }
-    if (!found)
-        to->at[to->count++] = *from;
-}
-
 static bool map_text(const step_limit *limit, const charsmap *map, const letter *from,
                      int64_t count, letter_list *to) {
     const int64_t first = to->count;
@@ -287,7 +264,14 @@ static bool map_text(const step_limit *limit, const charsmap *map, const letter 
         }
         if (!grow(limit, to, first, found ? (int64_t)size : 1))
             return false;
-        push_found(found, size, from + i, length, to);
+        /* One letter for each that was found, or the letter itself. */
+        for (size_t at = 0; found && at < size;) {
+            uint32_t code = 0;
+            at += (size_t)sh_utf8_next(found + at, size - at, &code);
+            to->at[to->count++] = (letter){code, from[i].begin, from[i + length - 1].end};
+        }
+        if (!found)
+            to->at[to->count++] = from[i];
     }
     /* What was dropped in front counts as the first letter's: a text still begins at its
        beginning. */
@@ -305,7 +289,12 @@ static bool take(const step_limit *limit, const normal_step *step, const letter 
     case STEP_CHARACTERS:
         return normalize_characters(context, &step->rules, from, count, to);
     case STEP_CHARSMAP: return map_text(limit, &step->map, from, count, to);
-    case STEP_STRIP: return strip(context, step, from, count, to);
+    case STEP_STRIP:
+        for (; step->left && count > 0 && sh_char_is_space(from[0].code); from++)
+            count--;
+        while (step->right && count > 0 && sh_char_is_space(from[count - 1].code))
+            count--;
+        return push_all(context, from, count, to);
     case STEP_REPLACE: return replace(limit, step, from, count, to);
     }
     return false;

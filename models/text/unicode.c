@@ -388,20 +388,17 @@ static uint32_t older(uint32_t code) {
                : code;
 }
 
-/* Marks between the consonants of a conjunct do not part them. */
-static bool is_between(uint32_t code) {
-    enum { NON_JOINER = 0x200c };
-    const int class = class_of(older(code));
-    return code != NON_JOINER &&
-           (class == UTF8PROC_BOUNDCLASS_EXTEND || class == UTF8PROC_BOUNDCLASS_ZWJ ||
-            WITHIN(narrow_marks, code));
-}
-
-/* A consonant, a linker somewhere in the marks after it, and a consonant are one. */
+/* A consonant, a linker somewhere in the marks after it, and a consonant are one. Marks
+   between the consonants do not part them. */
 static bool joins_consonants(uint32_t before, uint32_t code, cluster_state *state) {
+    enum { NON_JOINER = 0x200c };
+    const int class = class_of(older(before));
+    const bool between = before != NON_JOINER && (class == UTF8PROC_BOUNDCLASS_EXTEND ||
+                                                  class == UTF8PROC_BOUNDCLASS_ZWJ ||
+                                                  WITHIN(narrow_marks, before));
     if (WITHIN(consonants, before))
         state->conjunct = CONJUNCT_BEGUN;
-    else if (!is_between(before))
+    else if (!between)
         state->conjunct = CONJUNCT_NONE;
     else if (state->conjunct != CONJUNCT_NONE && WITHIN(linkers, before))
         state->conjunct = CONJUNCT_LINKED;
