@@ -303,32 +303,28 @@ static shoal_status open_shards(const shard_index *index, const char **names,
     return SHOAL_OK;
 }
 
-static shoal_status open_weight_map(const shard_index *index, safetensors **file) {
-    const int64_t tensors = (int64_t)json_object_size(index->weight_map);
-    file_parts parts = {.file = {.context = index->context, .count = tensors},
-                        .label = index->path,
-                        .shards = tensors};
-    TRY(make_file(&parts, file));
-    (*file)->count = 0;
-    const shoal_status status = open_shards(index, parts.names, *file);
-    if (status != SHOAL_OK) {
-        sh_safetensors_close(*file);
-        *file = NULL;
-    }
-    return status;
-}
-
 static shoal_status open_index(shoal_context *context, const char *path,
                                safetensors **file) {
     json_t *root;
     *file = NULL;
     TRY(sh_json_object_read(context, path, SAFETENSORS_LARGEST_HEADER, &root));
     const shard_index index = {context, path, json_object_get(root, "weight_map")};
-    const shoal_status status =
-        json_object_size(index.weight_map) > 0
-            ? open_weight_map(&index, file)
-            : sh_fail(context, SHOAL_BAD_FILE,
-                      "%s: has no 'weight_map' of tensors and files", path);
+    const int64_t tensors = (int64_t)json_object_size(index.weight_map);
+    file_parts parts = {.file = {.context = context, .count = tensors},
+                        .label = path,
+                        .shards = tensors};
+    shoal_status status =
+        tensors > 0 ? make_file(&parts, file)
+                    : sh_fail(context, SHOAL_BAD_FILE,
+                              "%s: has no 'weight_map' of tensors and files", path);
+    if (status == SHOAL_OK) {
+        (*file)->count = 0;
+        status = open_shards(&index, parts.names, *file);
+    }
+    if (status != SHOAL_OK) {
+        sh_safetensors_close(*file);
+        *file = NULL;
+    }
     json_decref(root);
     return status;
 }

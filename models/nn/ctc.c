@@ -288,7 +288,7 @@ static void sequence_task(void *shared, int64_t task, int thread) {
         go_back(&s, exponent, c->factor, gradient);
     else if (gradient) {
         const float value = isnan(loss) ? NAN : 0;
-        for (int64_t i = 0; i < (s.rows * classes); i++)
+        for (int64_t i = 0; i < s.rows * classes; i++)
             gradient[i] = value;
     }
 }

@@ -99,7 +99,7 @@ void sh_packed_panel(int64_t inputs, int rows, int width, const float *x, int64_
     for (int64_t i = 0; i < fours; i += 4)
         for (int r = 0; r < width; r += 4)
             turn_four(x + r * stride + i, stride, width, scale, panel + i * width + r);
-    /* Inputs from `first` to `end`, one by one. */
+    /* The other inputs, one by one. */
     enum { TOGETHER = 16 }; /* inputs whose lines stay in cache while the rows pass */
     for (int64_t at = fours; at < inputs; at += TOGETHER)
         for (int r = 0; r < width; r++)

@@ -67,10 +67,20 @@ static bool stays_inside(const charsmap *map, uint32_t index) {
            (value < map->text_size && (map->text[value] & 0xc0) != 0x80);
 }
 
-/* The array and the texts out of the bytes. */
-static shoal_status take_apart(shoal_context *context, const char *label, size_t size,
-                               charsmap *map) {
+shoal_status sh_charsmap_read(shoal_context *context, const char *label,
+                              const char *base64, charsmap *map) {
     enum { HEAD = 4, UNIT = 4 };
+    const size_t length = strlen(base64);
+    *map = (charsmap){.bytes = sh_allocate(context, length / 4 * 3 + 1)};
+    if (!map->bytes)
+        return SHOAL_NO_MEMORY;
+    const int64_t bytes = length % 4 == 0 ? decode(base64, length, map->bytes) : -1;
+    if (bytes < 0)
+        return sh_fail(
+            context, SHOAL_BAD_FILE,
+            "%s: precompiled_charsmap of a Precompiled normalizer is not base64", label);
+    /* The array and the texts out of the bytes. */
+    const size_t size = (size_t)bytes;
     const uint32_t array = size >= HEAD ? little_endian(map->bytes) : 0;
     if (array == 0 || array % UNIT != 0 || array > size - HEAD)
         return sh_fail(context, SHOAL_BAD_FILE,
@@ -94,20 +104,6 @@ static shoal_status take_apart(shoal_context *context, const char *label, size_t
                            "%s: unit %u of precompiled_charsmap points outside of it",
                            label, (unsigned)i);
     return SHOAL_OK;
-}
-
-shoal_status sh_charsmap_read(shoal_context *context, const char *label,
-                              const char *base64, charsmap *made) {
-    const size_t size = strlen(base64);
-    *made = (charsmap){.bytes = sh_allocate(context, size / 4 * 3 + 1)};
-    if (!made->bytes)
-        return SHOAL_NO_MEMORY;
-    const int64_t bytes = size % 4 == 0 ? decode(base64, size, made->bytes) : -1;
-    if (bytes < 0)
-        return sh_fail(
-            context, SHOAL_BAD_FILE,
-            "%s: precompiled_charsmap of a Precompiled normalizer is not base64", label);
-    return take_apart(context, label, (size_t)bytes, made);
 }
 
 void sh_charsmap_destroy(shoal_context *context, charsmap *map) {

@@ -158,9 +158,8 @@ static void rotate_task(void *shared, int64_t task, int thread UNUSED) {
     const int64_t dim = config->size / config->heads, width = 3 * config->size;
     const int64_t last = min((task + 1) * ROW_BLOCK, r->rows);
     for (int64_t row = task * ROW_BLOCK; row < last; row++)
-        for (int64_t head = 0; head < 2 * config->heads; head++) /* queries, then keys */
-        {
-            /* Each head's first half and second half turn together. */
+        for (int64_t head = 0; head < 2 * config->heads; head++) {
+            /* Queries, then keys: each head's first half and second half turn together. */
             const int64_t half = dim / 2;
             const float *turns = r->stack->turns[r->local] + row * dim;
             float *x = r->stack->projected + row * width + head * dim;
@@ -197,18 +196,12 @@ static void end_branch(const void *shared, const shoal_context *context, int64_t
                                          e->config->epsilon, y, NULL);
 }
 
-typedef struct {
-    activation kind;
-    int64_t size; /* F */
-    float *wide;
-} gating;
-
 static void gate_task(void *shared, int64_t task, int thread UNUSED) {
-    const gating *g = ((const void **)shared)[0];
-    const shoal_context *context = ((const void **)shared)[1];
-    float *row = g->wide + task * 2 * g->size;
-    activate(context, g->kind, g->size, row, row);
-    context->kernels->multiply(g->size, row + g->size, row);
+    const modern_stack *stack = shared;
+    const int64_t size = stack->config->feed_forward;
+    float *row = stack->wide + task * 2 * size;
+    activate(stack->context, stack->config->activation, size, row, row);
+    stack->context->kernels->multiply(size, row + size, row);
 }
 
 static void feed_forward(modern_stack *stack, const modern_layer *layer, int64_t rows,
@@ -222,9 +215,7 @@ static void feed_forward(modern_stack *stack, const modern_layer *layer, int64_t
         float *in = stack->normed + first * size;
         sh_linear_forward(stack->context, &widen, count, (const_matrix){in, size},
                           (matrix){stack->wide, 2 * wide}, stack->scratch);
-        gating g = {config->activation, wide, stack->wide};
-        const void *shared[] = {&g, stack->context};
-        sh_run_tasks(stack->context, count, gate_task, shared);
+        sh_run_tasks(stack->context, count, gate_task, stack);
         branch_end part = end;
         part.x += first * size;
         part.y = in;
@@ -237,43 +228,35 @@ static void feed_forward(modern_stack *stack, const modern_layer *layer, int64_t
     }
 }
 
-static shoal_status attend(modern_stack *stack, const modern_layer *layer,
-                           const rotation *r) {
-    const int64_t size = stack->config->size;
-    const linear projections = {size, 3 * size, layer->projections, {0}};
-    sh_linear_forward(stack->context, &projections, r->rows,
-                      (const_matrix){stack->normed, size},
-                      (matrix){stack->projected, 3 * size}, stack->scratch);
-    by_rows(r, rotate_task);
+shoal_status sh_modern_forward(modern_stack *stack, const text_weights *weights,
+                               const packing *sequences, const float *places, float *x,
+                               const float **out) {
+    const text_config *config = stack->config;
+    const int64_t rows = packing_rows(sequences), size = config->size;
     const shoal_inputs inputs = {.q = stack->projected,
                                  .k = stack->projected + size,
                                  .v = stack->projected + 2 * size,
                                  .query_offsets = stack->offsets,
                                  .key_offsets = stack->offsets};
-    return shoal_forward(stack->plans[r->local], &inputs, stack->attended);
-}
-
-shoal_status sh_modern_forward(modern_stack *stack, const text_weights *weights,
-                               const packing *sequences, const float *places, float *x,
-                               const float **out) {
-    const int64_t rows = packing_rows(sequences);
     for (int64_t b = 0; b <= stack->limits.batch; b++) /* beyond the batch: empty */
         stack->offsets[b] = sequences->offsets[min(b, sequences->batch)];
     for (int local = 0; local < 2; local++)
         if (stack->turns[local])
             by_rows(&(rotation){stack, rows, places, local}, turn_task);
-    memcpy(stack->normed, x, (size_t)(rows * stack->config->size) * sizeof(float));
-    for (int64_t l = 0; l < stack->config->layers; l++) {
-        const rotation *r = &(rotation){stack, rows, NULL, stack->config->local[l]};
-        const text_config *config = stack->config;
+    memcpy(stack->normed, x, (size_t)(rows * size) * sizeof(float));
+    for (int64_t l = 0; l < config->layers; l++) {
         const modern_layer *layer = &weights->modern[l];
-        const int64_t size = config->size;
+        const linear projections = {size, 3 * size, layer->projections, {0}};
         const linear output = {size, size, layer->output, {0}};
         const bool last = l + 1 == config->layers;
-        TRY(attend(stack, layer, r));
+        sh_linear_forward(stack->context, &projections, rows,
+                          (const_matrix){stack->normed, size},
+                          (matrix){stack->projected, 3 * size}, stack->scratch);
+        by_rows(&(rotation){stack, rows, NULL, config->local[l]}, rotate_task);
+        TRY(shoal_forward(stack->plans[config->local[l]], &inputs, stack->attended));
         branch_end end = {config, layer->forward_scale.data, weights->zeros, x,
                           stack->normed};
-        sh_linear_forward_then(stack->context, &output, r->rows,
+        sh_linear_forward_then(stack->context, &output, rows,
                                (const_matrix){stack->attended, size},
                                (matrix){stack->normed, size},
                                (epilogue){.run = end_branch,
@@ -282,7 +265,7 @@ shoal_status sh_modern_forward(modern_stack *stack, const text_weights *weights,
                                stack->scratch);
         end.scale = last ? weights->final_scale.data
                          : weights->modern[l + 1].attention_scale.data;
-        feed_forward(stack, layer, r->rows, end);
+        feed_forward(stack, layer, rows, end);
     }
     *out = stack->normed;
     return SHOAL_OK;

@@ -222,15 +222,14 @@ typedef struct {
     const int32_t *ids, *types;
 } embedding;
 
+/* Between two rows of the table, where texts are stretched. */
 static void add_position(const shoal_text_encoder *e, float place, float *x) {
     const int64_t size = e->config.size, whole = (int64_t)place;
     const float *row = (const float *)e->weights.positions.data + whole * size;
     const float share = place - (float)whole;
-    if (share == 0) {
+    if (share == 0)
         e->context->kernels->add(size, row, x);
-        return;
-    }
-    for (int64_t i = 0; i < size; i++)
+    for (int64_t i = 0; i < size && share != 0; i++)
         x[i] += row[i] + share * (row[size + i] - row[i]);
 }
 
@@ -446,21 +445,17 @@ static int longer_first(const void *a, const void *b) {
     return left->first < right->first ? -1 : left->first > right->first;
 }
 
-static void put_token(shoal_text_encoder *e, int64_t row, int32_t id, int32_t type) {
-    e->ids[row] = id;
-    e->types[row] = (int32_t)min(type, max(e->config.types, 1) - 1);
-}
-
 /* A piece with its special tokens as the batch's rows from `row` on; returns the row
    after them. */
 static int64_t put_piece(shoal_text_encoder *e, const text_piece *piece, int64_t row) {
     const token_template *around = &e->tokenizer->single;
     for (int i = 0; i < around->count; i++) {
-        const int32_t type = around->parts[i].type;
-        if (around->parts[i].text < 0)
-            put_token(e, row++, around->parts[i].id, type);
-        for (int64_t j = 0; around->parts[i].text >= 0 && j < piece->count; j++)
-            put_token(e, row++, e->tokens[piece->first + j], type);
+        const bool special = around->parts[i].text < 0;
+        const int64_t type = min(around->parts[i].type, max(e->config.types, 1) - 1);
+        for (int64_t j = 0; j < (special ? 1 : piece->count); j++) {
+            e->ids[row] = special ? around->parts[i].id : e->tokens[piece->first + j];
+            e->types[row++] = (int32_t)type;
+        }
     }
     return row;
 }

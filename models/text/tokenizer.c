@@ -52,14 +52,6 @@ int64_t shoal_tokenizer_size(const shoal_tokenizer *t) {
 
 /* ---- WordPiece -------------------------------------------------------------------- */
 
-static bool push_token(shoal_tokenizer *t, token_list *to, int32_t id, uint32_t begin,
-                       uint32_t end) {
-    if (!tokens_grow(t->context, to, 1))
-        return false;
-    to->at[to->count++] = (token){id, begin, end};
-    return true;
-}
-
 enum { WORD_MOST = 1024 }; /* letters of a WordPiece word that is looked at */
 
 /* The longest piece that begins with letter `from` of `count`: how many letters, or 0.
@@ -100,14 +92,17 @@ static bool word_pieces(shoal_tokenizer *t, const letter *letters, int64_t count
         const int64_t length = longest_piece(t, begin, count, from, &id);
         if (length == 0)
             break;
-        if (!push_token(t, to, id, letters[from].begin, letters[from + length - 1].end))
+        if (!tokens_push(t->context, to,
+                         (token){id, letters[from].begin,
+                                 letters[from + length - 1].end}))
             return false;
         from += length;
     }
     if (from == count)
         return true;
     to->count = before;
-    return push_token(t, to, t->unknown, letters[0].begin, letters[count - 1].end);
+    return tokens_push(t->context, to,
+                       (token){t->unknown, letters[0].begin, letters[count - 1].end});
 }
 
 /* ---- Byte pairs ------------------------------------------------------------------- */
@@ -305,7 +300,8 @@ static bool cut_added(shoal_tokenizer *t, bool normalized, const letter *letters
         while (one->rstrip && end < count && sh_char_is_space(letters[end].code))
             end++;
         if ((begin > done && !then(t, letters + done, begin - done, to)) ||
-            !push_token(t, to, one->id, letters[begin].begin, letters[end - 1].end))
+            !tokens_push(t->context, to,
+                         (token){one->id, letters[begin].begin, letters[end - 1].end}))
             return false;
         done = end;
         i = end;

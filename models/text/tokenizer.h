@@ -56,6 +56,13 @@ static inline bool tokens_grow(shoal_context *context, token_list *list, int64_t
     return grown;
 }
 
+static inline bool tokens_push(shoal_context *context, token_list *list, token one) {
+    const bool grown = tokens_grow(context, list, 1);
+    if (grown)
+        list->at[list->count++] = one;
+    return grown;
+}
+
 /* ---- Normalisation (normalize.c) -------------------------------------------------- */
 
 typedef struct {

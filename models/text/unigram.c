@@ -40,10 +40,8 @@ static bool spell(shoal_tokenizer *t, const letter *letters, int64_t count) {
 /* Letters `from` to `to` as one token. */
 static bool push(shoal_tokenizer *t, const letter *letters, uint32_t from, uint32_t to,
                  int32_t id, token_list *out) {
-    if (!tokens_grow(t->context, out, 1))
-        return false;
-    out->at[out->count++] = (token){id, letters[from].begin, letters[to - 1].end};
-    return true;
+    return tokens_push(t->context, out,
+                       (token){id, letters[from].begin, letters[to - 1].end});
 }
 
 /* Unknown letters: a piece all the same, where they are one together; else their bytes,
