@@ -176,28 +176,25 @@ static bool read_shape(cursor *text, npy_header *header) {
 
 /* "float64" for "<f8": names for the message, where the letter and size make one. */
 static void name_type(const char *descr, char name[WORD]) {
+    enum { SIZED = 4 }; /* the first ones, whose names end in their bits */
     static const struct {
         char letter;
         const char *name;
-    } sized[] = {{'f', "float"}, {'i', "int"}, {'u', "uint"}, {'c', "complex"}};
-    static const struct {
-        char letter;
-        const char *name;
-    } others[] = {{'b', "bool"},         {'O', "Python objects"}, {'U', "text"},
-                  {'S', "byte strings"}, {'a', "byte strings"},   {'V', "raw bytes"},
-                  {'M', "dates"},        {'m', "time spans"}};
+    } types[] = {{'f', "float"},     {'i', "int"},          {'u', "uint"},
+                 {'c', "complex"},   {'b', "bool"},         {'O', "Python objects"},
+                 {'U', "text"},      {'S', "byte strings"}, {'a', "byte strings"},
+                 {'V', "raw bytes"}, {'M', "dates"},        {'m', "time spans"}};
     const char *letter = descr + (descr[0] && strchr("<>=|", descr[0]) ? 1 : 0);
     int bytes = 0;
     for (const char *c = letter + (*letter != 0); *c >= '0' && *c <= '9' && bytes < 100;
          c++)
         bytes = bytes * 10 + (*c - '0');
     snprintf(name, WORD, "an unknown type");
-    for (size_t i = 0; i < sizeof sized / sizeof *sized; i++)
-        if (*letter == sized[i].letter && bytes > 0)
-            snprintf(name, WORD, "%s%d", sized[i].name, bytes * 8);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (*letter == others[i].letter)
-            snprintf(name, WORD, "%s", others[i].name);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (*letter == types[i].letter && i >= SIZED)
+            snprintf(name, WORD, "%s", types[i].name);
+        else if (*letter == types[i].letter && bytes > 0)
+            snprintf(name, WORD, "%s%d", types[i].name, bytes * 8);
 }
 
 static bool read_type(cursor *text, npy_header *header) {

@@ -262,37 +262,27 @@ shoal_status shoal_model_create_over(shoal_transport *transport, shoal_context *
                        model);
 }
 
-/* The configuration with another kind of attention, for weights that were made for this
-   one. */
-static shoal_status change_kind(const shoal_model *model,
-                                const shoal_attention *attention,
-                                shoal_model_config *config) {
-    char kind[64];
-    encoder_shape shape = encoder_of(&model->config);
-    const bool shared = encoder_shares_keys(&shape);
-    shape.attention = *attention;
-    shape.shared_qk = shared;
-    *config = model->config;
-    config->attention = *attention;
-    config->shared_qk = shared;
-    if (shared == encoder_shares_keys(&shape))
-        return SHOAL_OK;
-    shoal_attention_print(attention, kind, sizeof kind);
-    return sh_fail(model->context, SHOAL_INVALID,
-                   "%s takes the queries as keys, but this model has projections for "
-                   "both; train one with shared_qk",
-                   kind);
-}
-
 shoal_status shoal_model_view(shoal_model *model, const shoal_attention *attention,
                               int64_t max_batch, int64_t max_rows, shoal_model **view) {
-    shoal_model_config config;
     if (view)
         *view = NULL;
     if (!model || !view)
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model or view is NULL");
-    TRY(change_kind(model, attention ? attention : &model->config.attention, &config));
+    /* Another kind of attention, for weights that were made for the model's. */
+    shoal_model_config config = model->config;
+    encoder_shape shape = encoder_of(&config);
+    config.shared_qk = shape.shared_qk = encoder_shares_keys(&shape);
+    if (attention)
+        config.attention = shape.attention = *attention;
+    if (encoder_shares_keys(&shape) != shape.shared_qk) {
+        char kind[64];
+        shoal_attention_print(attention, kind, sizeof kind);
+        return sh_fail(model->context, SHOAL_INVALID,
+                       "%s takes the queries as keys, but this model has projections for "
+                       "both; train one with shared_qk",
+                       kind);
+    }
     if (config.positions != SHOAL_LEARNED && config.max_length < max_rows)
         config.max_length = max_rows;
     const encoder_limits limits = {.batch = max_batch, .rows = max_rows};
@@ -384,25 +374,6 @@ shoal_status shoal_model_watch(shoal_model *model, shoal_gradient_callback callb
 
 /* ---- Checks of a call ------------------------------------------------------------ */
 
-static shoal_status check_wanted(const shoal_model *model,
-                                 const shoal_model_inputs *inputs) {
-    const int64_t rows = inputs->offsets[inputs->batch];
-    if (!inputs->wanted)
-        return SHOAL_OK;
-    if (pools(&model->config) || (inputs->training && model->config.dropout > 0))
-        return sh_fail(model->context, SHOAL_INVALID,
-                       "wanted rows go neither with pooling nor with dropout");
-    for (int64_t i = 0; i < inputs->wanted_count; i++)
-        if (inputs->wanted[i] < 0 || inputs->wanted[i] >= rows ||
-            (i > 0 && inputs->wanted[i] <= inputs->wanted[i - 1]))
-            return sh_fail(model->context, SHOAL_INVALID,
-                           "wanted row %lld is %d; they must increase, from 0 to %lld",
-                           (long long)i, (int)inputs->wanted[i], (long long)rows - 1);
-    return inputs->wanted_count < 0
-               ? sh_fail(model->context, SHOAL_INVALID, "wanted_count is negative")
-               : SHOAL_OK;
-}
-
 static shoal_status check_inputs(const shoal_model *model,
                                  const shoal_model_inputs *inputs) {
     if (!inputs || inputs->batch < 0 || !inputs->offsets || inputs->first_row < 0 ||
@@ -438,7 +409,21 @@ static shoal_status check_inputs(const shoal_model *model,
                            (int)inputs->tokens[row], (long long)row,
                            (long long)model->config.vocabulary - 1);
     TRY(sh_frame_check_inputs(model, inputs));
-    return check_wanted(model, inputs);
+    const int64_t rows = inputs->offsets[inputs->batch];
+    if (!inputs->wanted)
+        return SHOAL_OK;
+    if (pools(&model->config) || (inputs->training && model->config.dropout > 0))
+        return sh_fail(model->context, SHOAL_INVALID,
+                       "wanted rows go neither with pooling nor with dropout");
+    for (int64_t i = 0; i < inputs->wanted_count; i++)
+        if (inputs->wanted[i] < 0 || inputs->wanted[i] >= rows ||
+            (i > 0 && inputs->wanted[i] <= inputs->wanted[i - 1]))
+            return sh_fail(model->context, SHOAL_INVALID,
+                           "wanted row %lld is %d; they must increase, from 0 to %lld",
+                           (long long)i, (int)inputs->wanted[i], (long long)rows - 1);
+    return inputs->wanted_count < 0
+               ? sh_fail(model->context, SHOAL_INVALID, "wanted_count is negative")
+               : SHOAL_OK;
 }
 
 /* ---- Pooling --------------------------------------------------------------------- */

@@ -137,8 +137,23 @@ static shoal_status read_layer_types(const config_file *f, text_config *config) 
     return SHOAL_OK;
 }
 
-/* Bases of the rotations, as the published folder spells them or as newer ones do. */
-static shoal_status read_rotations(const config_file *f, text_config *config) {
+static shoal_status read_modern(const config_file *f, text_config *config) {
+    static const char *const flags[] = {"attention_bias", "mlp_bias", "norm_bias", NULL};
+    double epsilon = 1e-5;
+    int64_t window = 128;
+    config->positions = config->table_positions;
+    config->table_positions = 0;
+    TRY(refuse_flags(f, flags));
+    if (config->size / config->heads % 2 != 0)
+        return refuse(f, "hidden_size", "should give heads of an even size");
+    TRY(read_activation(f, "hidden_activation", config));
+    TRY(read_number(f, f->root, "norm_eps", &epsilon));
+    if (json_object_get(f->root, "local_attention"))
+        TRY(read_size(f, "local_attention", 2, 65535, &window));
+    config->epsilon = (float)epsilon;
+    config->window = window;
+    TRY(read_layer_types(f, config));
+    /* Bases of the rotations, as the published folder spells them or as newer ones do. */
     static const char *const old_keys[] = {"global_rope_theta", "local_rope_theta"};
     static const char *const kinds[] = {"full_attention", "sliding_attention"};
     const json_t *newer = json_object_get(f->root, "rope_parameters");
@@ -156,25 +171,6 @@ static shoal_status read_rotations(const config_file *f, text_config *config) {
         TRY(read_number(f, one, "rope_theta", &config->theta[i]));
     }
     return SHOAL_OK;
-}
-
-static shoal_status read_modern(const config_file *f, text_config *config) {
-    static const char *const flags[] = {"attention_bias", "mlp_bias", "norm_bias", NULL};
-    double epsilon = 1e-5;
-    int64_t window = 128;
-    config->positions = config->table_positions;
-    config->table_positions = 0;
-    TRY(refuse_flags(f, flags));
-    if (config->size / config->heads % 2 != 0)
-        return refuse(f, "hidden_size", "should give heads of an even size");
-    TRY(read_activation(f, "hidden_activation", config));
-    TRY(read_number(f, f->root, "norm_eps", &epsilon));
-    if (json_object_get(f->root, "local_attention"))
-        TRY(read_size(f, "local_attention", 2, 65535, &window));
-    config->epsilon = (float)epsilon;
-    config->window = window;
-    TRY(read_layer_types(f, config));
-    return read_rotations(f, config);
 }
 
 shoal_status sh_text_config_read(shoal_context *context, const char *label,
