@@ -292,17 +292,6 @@ static void list_tensors(contents *file) {
         }
 }
 
-/* When everything else is listed. */
-static void list_checksum(contents *file) {
-    uint64_t sum = 0;
-    for (int64_t i = 0; i < file->note_count; i++)
-        sum += hash_note(file->notes[i].key, file->notes[i].value);
-    for (int64_t i = 0; i < file->tensor_count; i++)
-        sum += hash_tensor(&file->tensors[i]);
-    print_checksum(file->values[OWN - 1], sum);
-    file->notes[file->note_count++] = (shoal_note){CHECKSUM_NOTE, file->values[OWN - 1]};
-}
-
 static shoal_status save(const char *path, contents *file) {
     shoal_context *context = file->model->context;
     char *config = print_config(&file->model->config);
@@ -317,7 +306,15 @@ static shoal_status save(const char *path, contents *file) {
         for (int64_t i = 0; i < file->callers_count; i++)
             file->notes[file->note_count++] = file->callers[i];
         list_tensors(file);
-        list_checksum(file);
+        /* When everything else is listed. */
+        uint64_t sum = 0;
+        for (int64_t i = 0; i < file->note_count; i++)
+            sum += hash_note(file->notes[i].key, file->notes[i].value);
+        for (int64_t i = 0; i < file->tensor_count; i++)
+            sum += hash_tensor(&file->tensors[i]);
+        print_checksum(file->values[OWN - 1], sum);
+        file->notes[file->note_count++] =
+            (shoal_note){CHECKSUM_NOTE, file->values[OWN - 1]};
         status = sh_safetensors_write(context, path, file->tensors, file->tensor_count,
                                       file->notes, file->note_count, true);
     }

@@ -124,8 +124,7 @@ static void run_search(prefix_search *s) {
             sum += exp((double)row[c] - top);
         for (int64_t c = 0; c < s->classes; c++)
             s->logs[c] = (double)row[c] - top - log(sum);
-        /* The kept prefixes stay as they are: one more blank, or their last label again.
-           */
+        /* The kept prefixes stay as they are: a blank more, or their last label again. */
         for (int64_t i = 0; i < s->kept_count; i++) {
             prefix next = s->kept[i];
             next.blank = total(&s->kept[i]) + s->logs[0];

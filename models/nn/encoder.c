@@ -358,35 +358,6 @@ const void *sh_encoder_state(const encoder *stack, int64_t layer) {
 
 /* ---- Forward: a product, and what follows it while its block is in cache ---------- */
 
-static shoal_status take_batch(encoder *stack, const packing *sequences) {
-    const encoder_limits *limits = &stack->limits;
-    if (sequences->batch < 0 || sequences->batch > limits->batch)
-        return sh_fail(stack->context, SHOAL_INVALID,
-                       "a batch of %lld sequences: this encoder was made for up to %lld",
-                       (long long)sequences->batch, (long long)limits->batch);
-    stack->offsets[0] = 0;
-    for (int64_t b = 0; b < limits->batch; b++) {
-        int64_t next = stack->offsets[b];
-        if (b < sequences->batch) {
-            next = sequences->offsets[b + 1];
-            int64_t length = next - stack->offsets[b];
-            if (sequences->offsets[0] != 0 || length < 0 || length > limits->length)
-                return sh_fail(
-                    stack->context, SHOAL_INVALID,
-                    "sequence %lld of the batch has %lld rows: it must have 0 to "
-                    "%lld, and the first begins at row 0",
-                    (long long)b, (long long)length, (long long)limits->length);
-        }
-        if (next > limits->rows)
-            return sh_fail(
-                stack->context, SHOAL_INVALID,
-                "the batch has over %lld rows, which this encoder was made for",
-                (long long)limits->rows);
-        stack->offsets[b + 1] = next; /* sequences beyond the batch are empty */
-    }
-    return SHOAL_OK;
-}
-
 /* After the product that ends a branch, the attention's output or the feed-forward's
    second: y = base + dropout(y + bias), and its norm. */
 typedef struct {
@@ -551,7 +522,31 @@ static shoal_status run_layer(const pass *p, int64_t l, const float *stream) {
 shoal_status sh_encoder_forward(encoder *stack, const encoder_weights *weights,
                                 const packing *sequences, row_subset wanted,
                                 dropout_key random, const float *x, const float **out) {
-    TRY(take_batch(stack, sequences));
+    const encoder_limits *limits = &stack->limits;
+    if (sequences->batch < 0 || sequences->batch > limits->batch)
+        return sh_fail(stack->context, SHOAL_INVALID,
+                       "a batch of %lld sequences: this encoder was made for up to %lld",
+                       (long long)sequences->batch, (long long)limits->batch);
+    stack->offsets[0] = 0;
+    for (int64_t b = 0; b < limits->batch; b++) {
+        int64_t next = stack->offsets[b];
+        if (b < sequences->batch) {
+            next = sequences->offsets[b + 1];
+            int64_t length = next - stack->offsets[b];
+            if (sequences->offsets[0] != 0 || length < 0 || length > limits->length)
+                return sh_fail(
+                    stack->context, SHOAL_INVALID,
+                    "sequence %lld of the batch has %lld rows: it must have 0 to "
+                    "%lld, and the first begins at row 0",
+                    (long long)b, (long long)length, (long long)limits->length);
+        }
+        if (next > limits->rows)
+            return sh_fail(
+                stack->context, SHOAL_INVALID,
+                "the batch has over %lld rows, which this encoder was made for",
+                (long long)limits->rows);
+        stack->offsets[b + 1] = next; /* sequences beyond the batch are empty */
+    }
     const pass p = {stack, weights, packing_rows(sequences), wanted, random};
     const int64_t layers = stack->shape.layers;
     const bool post = stack->shape.post_norm;

@@ -159,7 +159,7 @@ static void rotate_task(void *shared, int64_t task, int thread UNUSED) {
     const int64_t last = min((task + 1) * ROW_BLOCK, r->rows);
     for (int64_t row = task * ROW_BLOCK; row < last; row++)
         for (int64_t head = 0; head < 2 * config->heads; head++) {
-            /* Queries, then keys: each head's first half and second half turn together. */
+            /* Queries, then keys: a head's first and second half turn together. */
             const int64_t half = dim / 2;
             const float *turns = r->stack->turns[r->local] + row * dim;
             float *x = r->stack->projected + row * width + head * dim;

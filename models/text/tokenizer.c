@@ -422,8 +422,23 @@ static void write_token(shoal_tokenizer *t, int64_t at, int64_t count, const tok
     t->spans[2 * at + 1] = one->end;
 }
 
-static shoal_status finish(shoal_tokenizer *t, const shoal_text *text,
-                           shoal_tokens *tokens) {
+shoal_status shoal_tokenizer_encode(shoal_tokenizer *t, const shoal_text *text,
+                                    shoal_tokens *tokens) {
+    if (!t)
+        return SHOAL_INVALID;
+    if (!text || !text->text || !tokens)
+        return sh_fail(t->context, SHOAL_INVALID,
+                       "tokenizer_encode: there is no text or no place for its tokens");
+    if (text->most < 0 || text->cut < SHOAL_CUT_LONGEST || text->cut > SHOAL_CUT_SECOND)
+        return sh_fail(t->context, SHOAL_INVALID,
+                       "tokenizer_encode: most is negative or cut is not a shoal_cut");
+    const int64_t size = text->size < 0 ? (int64_t)strlen(text->text) : text->size;
+    TRY(tokens_of(t, text->text, size, &t->first));
+    t->second.count = 0;
+    if (text->pair)
+        TRY(tokens_of(t, text->pair,
+                      text->pair_size < 0 ? (int64_t)strlen(text->pair) : text->pair_size,
+                      &t->second));
     static const token_template bare = {2, {{0, 0, 0}, {1, 0, 1}}};
     const token_template *around = text->bare   ? &bare
                                    : text->pair ? &t->pair
@@ -458,24 +473,4 @@ static shoal_status finish(shoal_tokenizer *t, const shoal_text *text,
                              .spans = t->spans,
                              .left_out = all - kept[0] - kept[1]};
     return SHOAL_OK;
-}
-
-shoal_status shoal_tokenizer_encode(shoal_tokenizer *t, const shoal_text *text,
-                                    shoal_tokens *tokens) {
-    if (!t)
-        return SHOAL_INVALID;
-    if (!text || !text->text || !tokens)
-        return sh_fail(t->context, SHOAL_INVALID,
-                       "tokenizer_encode: there is no text or no place for its tokens");
-    if (text->most < 0 || text->cut < SHOAL_CUT_LONGEST || text->cut > SHOAL_CUT_SECOND)
-        return sh_fail(t->context, SHOAL_INVALID,
-                       "tokenizer_encode: most is negative or cut is not a shoal_cut");
-    const int64_t size = text->size < 0 ? (int64_t)strlen(text->text) : text->size;
-    TRY(tokens_of(t, text->text, size, &t->first));
-    t->second.count = 0;
-    if (text->pair)
-        TRY(tokens_of(t, text->pair,
-                      text->pair_size < 0 ? (int64_t)strlen(text->pair) : text->pair_size,
-                      &t->second));
-    return finish(t, text, tokens);
 }

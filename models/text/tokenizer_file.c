@@ -147,21 +147,6 @@ static shoal_status add_added(const reading *r, const char *content, added_token
     return SHOAL_OK;
 }
 
-static shoal_status read_added(const reading *r, const json_t *value) {
-    const char *content = json_string_value(json_object_get(value, "content"));
-    added_token added = {0};
-    bool single_word;
-    if (!content || !read_id(json_object_get(value, "id"), &added.id))
-        return refuse(r, "content and an id should be in", "added_tokens");
-    TRY(read_flag(r, value, "lstrip", false, &added.lstrip));
-    TRY(read_flag(r, value, "rstrip", false, &added.rstrip));
-    TRY(read_flag(r, value, "normalized", false, &added.normalized));
-    TRY(read_flag(r, value, "single_word", false, &single_word));
-    if (single_word)
-        return refuse(r, "single_word is not supported, as it is set for", content);
-    return add_added(r, content, added);
-}
-
 static int longer_first(const void *a, const void *b) {
     const added_token *left = a, *right = b;
     if (left->length != right->length)
@@ -379,8 +364,21 @@ static shoal_status read_root(const reading *r, const json_t *root) {
     if (list && !json_is_array(list) && !json_is_null(list))
         return refuse(r, "a list should be", "added_tokens");
     TRY(make_added(r, count));
-    for (size_t i = 0; i < count; i++)
-        TRY(read_added(r, json_array_get(list, i)));
+    for (size_t i = 0; i < count; i++) {
+        const json_t *value = json_array_get(list, i);
+        const char *content = json_string_value(json_object_get(value, "content"));
+        added_token added = {0};
+        bool single_word;
+        if (!content || !read_id(json_object_get(value, "id"), &added.id))
+            return refuse(r, "content and an id should be in", "added_tokens");
+        TRY(read_flag(r, value, "lstrip", false, &added.lstrip));
+        TRY(read_flag(r, value, "rstrip", false, &added.rstrip));
+        TRY(read_flag(r, value, "normalized", false, &added.normalized));
+        TRY(read_flag(r, value, "single_word", false, &single_word));
+        if (single_word)
+            return refuse(r, "single_word is not supported, as it is set for", content);
+        TRY(add_added(r, content, added));
+    }
     finish_added(r->to);
     return SHOAL_OK;
 }

@@ -16,25 +16,6 @@ static void offer(piece_end *end, double score, int32_t id, uint32_t from) {
     }
 }
 
-/* The word's bytes, and where its letters end in them. */
-static bool spell(shoal_tokenizer *t, const letter *letters, int64_t count) {
-    void *word = t->word, *ends = t->ends;
-    const bool grown =
-        sh_list_grow(t->context, &word, 0, &t->word_room, UTF8_MOST * count, 1) &&
-        sh_list_grow(t->context, &ends, 0, &t->end_room, count + 1, sizeof *t->ends);
-    t->word = word;
-    t->ends = ends;
-    if (!grown)
-        return false;
-    uint32_t bytes = 0;
-    t->ends[0] = (piece_end){.from = 0};
-    for (int64_t i = 0; i < count; i++) {
-        bytes += (uint32_t)sh_utf8_put(letters[i].code, t->word + bytes);
-        t->ends[i + 1] = (piece_end){.from = nowhere, .byte = bytes};
-    }
-    return true;
-}
-
 /* ---- Their ids -------------------------------------------------------------------- */
 
 /* Letters `from` to `to` as one token. */
@@ -65,8 +46,21 @@ static bool push_unknown(shoal_tokenizer *t, const letter *letters, uint32_t fro
 static bool best_pieces(shoal_tokenizer *t, const letter *letters, int64_t length,
                         token_list *out) {
     const uint32_t count = (uint32_t)length;
-    if (!spell(t, letters, length))
+    /* The word's bytes, and where its letters end in them. */
+    void *word = t->word, *ends = t->ends;
+    const bool grown =
+        sh_list_grow(t->context, &word, 0, &t->word_room, UTF8_MOST * length, 1) &&
+        sh_list_grow(t->context, &ends, 0, &t->end_room, length + 1, sizeof *t->ends);
+    t->word = word;
+    t->ends = ends;
+    if (!grown)
         return false;
+    uint32_t end = 0;
+    t->ends[0] = (piece_end){.from = 0};
+    for (int64_t i = 0; i < length; i++) {
+        end += (uint32_t)sh_utf8_put(letters[i].code, t->word + end);
+        t->ends[i + 1] = (piece_end){.from = nowhere, .byte = end};
+    }
     for (uint32_t i = 0; i < count; i++) {
         /* Every piece that begins at a letter. A letter that is no piece itself is
            unknown. */

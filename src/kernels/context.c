@@ -10,7 +10,7 @@
 #include "base/parallel.h"
 #include "kernels/kernels.h"
 
-/* ---- Kernel tables ------------------------------------------------------------------ */
+/* ---- Kernel tables ---------------------------------------------------------------- */
 
 #define DECLARE_TABLE(set) extern const kernel_table sh_##set##_table;
 SHOAL_ISAS(DECLARE_TABLE)
@@ -34,7 +34,7 @@ int sh_kernel_table_runs(const kernel_table *kernels) {
     return kernels != NULL;
 }
 
-/* ---- The context ------------------------------------------------------------------- */
+/* ---- The context ------------------------------------------------------------------ */
 
 /* The kernels that the caller or the environment names, or the best. */
 static shoal_status choose_kernels(shoal_context *context, const char *name) {
