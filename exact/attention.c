@@ -497,8 +497,12 @@ static int64_t live_positions(const array *a, int64_t b) {
     return a->lengths ? a->lengths[b] : a->positions;
 }
 
-/* A half by its definition: sign, exponent, and so many bits of fraction. */
-static double half_value(uint16_t half, int fraction_bits) {
+static double element_of(const array *a, int64_t at) {
+    if (a->dtype == SHOAL_FLOAT32)
+        return (double)((const float *)a->data)[at];
+    /* A half by its definition: sign, exponent, and so many bits of fraction. */
+    const uint16_t half = ((const uint16_t *)a->data)[at];
+    const int fraction_bits = a->dtype == SHOAL_FLOAT16 ? 10 : 7;
     const int most = (1 << (15 - fraction_bits)) - 1, bias = most / 2;
     const int exponent = half >> fraction_bits & most;
     const double fraction = ldexp(half & ((1 << fraction_bits) - 1), -fraction_bits);
@@ -507,13 +511,6 @@ static double half_value(uint16_t half, int fraction_bits) {
     if (exponent == most)
         value = fraction == 0 ? INFINITY : NAN;
     return half >> 15 ? -value : value;
-}
-
-static double element_of(const array *a, int64_t at) {
-    if (a->dtype == SHOAL_FLOAT32)
-        return (double)((const float *)a->data)[at];
-    return half_value(((const uint16_t *)a->data)[at],
-                      a->dtype == SHOAL_FLOAT16 ? 10 : 7);
 }
 
 /* to [live][features] = the live positions of one head, in double. */
@@ -613,33 +610,6 @@ void exact_choose(exact_head *head, const shoal_plan *plan, const void *state, i
     head->at = at;
 }
 
-/* The head's q, k and v; `own_keys`: the keys are not the queries. */
-static void describe(const shoal_problem *problem, const shoal_inputs *inputs,
-                     bool own_keys, array *q, array *k, array *v) {
-    *q = (array){.data = inputs->q,
-                 .dtype = problem->dtype,
-                 .strides = problem->q,
-                 .heads = problem->heads,
-                 .positions = problem->queries,
-                 .features = problem->dim,
-                 .offsets = inputs->query_offsets,
-                 .lengths = inputs->query_lengths,
-                 .packed = problem->packed != 0};
-    *k = *q;
-    k->data = inputs->k;
-    k->strides = problem->k;
-    k->heads = problem->kv_heads ? problem->kv_heads : problem->heads;
-    k->positions = problem->keys;
-    if (own_keys) {
-        k->offsets = inputs->key_offsets;
-        k->lengths = inputs->key_lengths;
-    }
-    *v = *k;
-    v->data = inputs->v;
-    v->strides = problem->v;
-    v->features = problem->value_dim;
-}
-
 exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
                        const shoal_plan *plan, const shoal_attention *attention,
                        int64_t b, int64_t h) {
@@ -648,7 +618,29 @@ exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
     if (plan && (used.kind == SHOAL_AUTO || used.kind == SHOAL_SHOAL))
         shoal_plan_picked(plan, NULL, &used);
     const bool own_keys = formula_of(&(exact_head){.attention = used})->keys == KEYS;
-    describe(problem, inputs, own_keys, &q, &k, &v);
+    /* The head's q, k and v; `own_keys`: the keys are not the queries. */
+    q = (array){.data = inputs->q,
+                .dtype = problem->dtype,
+                .strides = problem->q,
+                .heads = problem->heads,
+                .positions = problem->queries,
+                .features = problem->dim,
+                .offsets = inputs->query_offsets,
+                .lengths = inputs->query_lengths,
+                .packed = problem->packed != 0};
+    k = q;
+    k.data = inputs->k;
+    k.strides = problem->k;
+    k.heads = problem->kv_heads ? problem->kv_heads : problem->heads;
+    k.positions = problem->keys;
+    if (own_keys) {
+        k.offsets = inputs->key_offsets;
+        k.lengths = inputs->key_lengths;
+    }
+    v = k;
+    v.data = inputs->v;
+    v.strides = problem->v;
+    v.features = problem->value_dim;
     exact_head *head = exact_create(&used, live_positions(&q, b), live_positions(&v, b),
                                     q.features, v.features);
     if (!head)

@@ -22,8 +22,14 @@ static bool skips(const int32_t *labels, int64_t s) {
     return s >= 3 && s % 2 && labels[s / 2] != labels[s / 2 - 1];
 }
 
-static void log_softmax(int64_t rows, int64_t classes, const double *logits,
-                        double *logs) {
+double exact_ctc(int64_t rows, int64_t classes, const double *logits,
+                 const int32_t *labels, int64_t count, double *dlogits) {
+    const int64_t states = 2 * count + 1;
+    if (rows == 0)
+        return count == 0 ? 0 : INFINITY;
+    double *logs = malloc(sizeof(double) * (size_t)(rows * classes));
+    double *ahead = malloc(sizeof(double) * (size_t)(rows * states));
+    double *behind = malloc(sizeof(double) * (size_t)(rows * states));
     for (int64_t t = 0; t < rows; t++) {
         double sum = -INFINITY;
         for (int64_t c = 0; c < classes; c++)
@@ -31,11 +37,7 @@ static void log_softmax(int64_t rows, int64_t classes, const double *logits,
         for (int64_t c = 0; c < classes; c++)
             logs[t * classes + c] = logits[t * classes + c] - sum;
     }
-}
-
-/* ahead[t][s]: log of all beginnings that end there, row t's own class included. */
-static void fill_ahead(int64_t rows, int64_t classes, const double *logs,
-                       const int32_t *labels, int64_t states, double *ahead) {
+    /* ahead[t][s]: log of all beginnings that end there, row t's own class included. */
     for (int64_t t = 0; t < rows; t++)
         for (int64_t s = 0; s < states; s++) {
             const double *before = ahead + (t - 1) * states;
@@ -47,11 +49,7 @@ static void fill_ahead(int64_t rows, int64_t classes, const double *logs,
             }
             ahead[t * states + s] = sum + logs[t * classes + class_of(labels, s)];
         }
-}
-
-/* behind[t][s]: log of all that can follow after row t, from state s there. */
-static void fill_behind(int64_t rows, int64_t classes, const double *logs,
-                        const int32_t *labels, int64_t states, double *behind) {
+    /* behind[t][s]: log of all that can follow after row t, from state s there. */
     for (int64_t t = rows - 1; t >= 0; t--)
         for (int64_t s = 0; s < states; s++) {
             double sum = t == rows - 1 && s >= states - 2 ? 0 : -INFINITY;
@@ -62,19 +60,6 @@ static void fill_behind(int64_t rows, int64_t classes, const double *logs,
                                       logs[(t + 1) * classes + class_of(labels, next)]);
             behind[t * states + s] = sum;
         }
-}
-
-double exact_ctc(int64_t rows, int64_t classes, const double *logits,
-                 const int32_t *labels, int64_t count, double *dlogits) {
-    const int64_t states = 2 * count + 1;
-    if (rows == 0)
-        return count == 0 ? 0 : INFINITY;
-    double *logs = malloc(sizeof(double) * (size_t)(rows * classes));
-    double *ahead = malloc(sizeof(double) * (size_t)(rows * states));
-    double *behind = malloc(sizeof(double) * (size_t)(rows * states));
-    log_softmax(rows, classes, logits, logs);
-    fill_ahead(rows, classes, logs, labels, states, ahead);
-    fill_behind(rows, classes, logs, labels, states, behind);
     const double *last = ahead + (rows - 1) * states;
     const double whole = count ? log_sum(last[states - 1], last[states - 2])
                                : last[states - 1];

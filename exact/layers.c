@@ -187,16 +187,6 @@ void exact_layer_project(exact_layer *layer, const double *x, double *q, double 
         memcpy(k, q, (size_t)layer->model * sizeof *k);
 }
 
-/* hidden = W1 inner + b1, active = activation(hidden), branch = W2 active + b2. */
-static void feed_forward(exact_layer *layer) {
-    exact_linear(&layer->parts[EXACT_WIDEN], 1, layer->inner, layer->hidden);
-    for (int64_t f = 0; f < layer->wide; f++)
-        layer->active[f] = exact_activation(layer->activation, layer->hidden[f]);
-    drop(layer, EXACT_DROP_HIDDEN, layer->wide, layer->active);
-    exact_linear(&layer->parts[EXACT_NARROW], 1, layer->active, layer->branch);
-    drop(layer, EXACT_DROP_FORWARD, layer->model, layer->branch);
-}
-
 const double *exact_layer_row(exact_layer *layer, const double *x,
                               const double *attended) {
     const exact_part *parts = layer->parts;
@@ -207,7 +197,13 @@ const double *exact_layer_row(exact_layer *layer, const double *x,
         layer->sum[i] = x[i] + layer->branch[i];
     exact_norm(&parts[layer->post_norm ? EXACT_ATTENTION_NORM : EXACT_FORWARD_NORM],
                layer->epsilon, 1, layer->sum, layer->inner);
-    feed_forward(layer);
+    /* hidden = W1 inner + b1, active = activation(hidden), branch = W2 active + b2. */
+    exact_linear(&layer->parts[EXACT_WIDEN], 1, layer->inner, layer->hidden);
+    for (int64_t f = 0; f < layer->wide; f++)
+        layer->active[f] = exact_activation(layer->activation, layer->hidden[f]);
+    drop(layer, EXACT_DROP_HIDDEN, layer->wide, layer->active);
+    exact_linear(&layer->parts[EXACT_NARROW], 1, layer->active, layer->branch);
+    drop(layer, EXACT_DROP_FORWARD, layer->model, layer->branch);
     const double *past = layer->post_norm ? layer->inner : layer->sum;
     for (int64_t i = 0; i < model; i++)
         layer->end[i] = past[i] + layer->branch[i];
@@ -215,20 +211,6 @@ const double *exact_layer_row(exact_layer *layer, const double *x,
         return layer->end;
     exact_norm(&parts[EXACT_FORWARD_NORM], layer->epsilon, 1, layer->end, layer->out);
     return layer->out;
-}
-
-/* dinner += what dend says through the feed-forward. */
-static void feed_forward_gradient(exact_layer *layer) {
-    memcpy(layer->branch, layer->dend, (size_t)layer->model * sizeof(double));
-    drop(layer, EXACT_DROP_FORWARD, layer->model, layer->branch);
-    memset(layer->dhidden, 0, (size_t)layer->wide * sizeof(double));
-    exact_linear_gradient(&layer->parts[EXACT_NARROW], 1, layer->active, layer->branch,
-                          layer->dhidden);
-    drop(layer, EXACT_DROP_HIDDEN, layer->wide, layer->dhidden);
-    for (int64_t f = 0; f < layer->wide; f++)
-        layer->dhidden[f] *= exact_activation_slope(layer->activation, layer->hidden[f]);
-    exact_linear_gradient(&layer->parts[EXACT_WIDEN], 1, layer->inner, layer->dhidden,
-                          layer->dinner);
 }
 
 void exact_layer_row_gradient(exact_layer *layer, const double *x, const double *attended,
@@ -247,7 +229,17 @@ void exact_layer_row_gradient(exact_layer *layer, const double *x, const double 
         memcpy(layer->dsum, dout, bytes);
         memset(layer->dinner, 0, bytes);
     }
-    feed_forward_gradient(layer);
+    /* dinner += what dend says through the feed-forward. */
+    memcpy(layer->branch, layer->dend, (size_t)layer->model * sizeof(double));
+    drop(layer, EXACT_DROP_FORWARD, layer->model, layer->branch);
+    memset(layer->dhidden, 0, (size_t)layer->wide * sizeof(double));
+    exact_linear_gradient(&layer->parts[EXACT_NARROW], 1, layer->active, layer->branch,
+                          layer->dhidden);
+    drop(layer, EXACT_DROP_HIDDEN, layer->wide, layer->dhidden);
+    for (int64_t f = 0; f < layer->wide; f++)
+        layer->dhidden[f] *= exact_activation_slope(layer->activation, layer->hidden[f]);
+    exact_linear_gradient(&layer->parts[EXACT_WIDEN], 1, layer->inner, layer->dhidden,
+                          layer->dinner);
     exact_norm_gradient(
         &parts[layer->post_norm ? EXACT_ATTENTION_NORM : EXACT_FORWARD_NORM],
         layer->epsilon, 1, layer->sum, layer->dinner, layer->dsum);

@@ -81,18 +81,6 @@ static double shared_score(const exact_head *head, int64_t i, int64_t l) {
     return exact_score(head, head->centroid, l) + exact_bias(head, i, l);
 }
 
-static void find_coordinates(exact_head *head) {
-    struct exact_tilt *t = head->tilt;
-    for (int64_t l = 0; l < head->keys; l++)
-        for (int64_t r = 0; r < t->rank; r++) {
-            double sum = 0;
-            for (int64_t d = 0; d < head->dim; d++)
-                sum += (double)head->dual[r * head->dim + d] *
-                       (head->k[l * head->dim + d] - (double)centre_of(head)[d]);
-            t->coordinates[l * t->rank + r] = sum;
-        }
-}
-
 /* The clusters' means of z; the margin tells how near one was to being the other. */
 static void find_means(exact_head *head, int64_t i) {
     struct exact_tilt *t = head->tilt;
@@ -133,7 +121,14 @@ static void find_means(exact_head *head, int64_t i) {
 
 void exact_find_tilts(exact_head *head, int64_t i) {
     struct exact_tilt *t = head->tilt;
-    find_coordinates(head);
+    for (int64_t l = 0; l < head->keys; l++)
+        for (int64_t r = 0; r < t->rank; r++) {
+            double sum = 0;
+            for (int64_t d = 0; d < head->dim; d++)
+                sum += (double)head->dual[r * head->dim + d] *
+                       (head->k[l * head->dim + d] - (double)centre_of(head)[d]);
+            t->coordinates[l * t->rank + r] = sum;
+        }
     find_means(head, i);
     for (int64_t r = 0; r <= t->rank; r++) {
         const float *row = head->projection + r * head->dim;
@@ -154,29 +149,6 @@ void exact_find_tilts(exact_head *head, int64_t i) {
 
 double exact_tilt_of(const exact_head *head, int64_t l) {
     return head->key_clusters[l] < 0 ? 0 : head->tilt->tilts[head->key_clusters[l]];
-}
-
-/* From the gradient of z_m to those of the z_l that it is a mean of, and of their
-   weights. */
-static void mean_gradient(exact_head *head, double *dk, double *dshared) {
-    struct exact_tilt *t = head->tilt;
-    for (int64_t l = 0; l < head->keys; l++) {
-        const int32_t m = head->key_clusters[l];
-        dshared[l] = 0;
-        if (m < 0)
-            continue;
-        const double *z = t->coordinates + l * t->rank, *mean = t->means + m * t->rank;
-        const double share = t->weighted[m] ? t->weights[l] / t->sums[m]
-                                            : 1 / (double)t->sizes[m];
-        for (int64_t r = 0; r < t->rank; r++) {
-            const double dmean = t->dtilts[m] * t->d[r];
-            if (t->weighted[m])
-                dshared[l] += share * dmean * (z[r] - mean[r]);
-            for (int64_t d = 0; d < head->dim; d++)
-                dk[l * head->dim + d] += share * dmean *
-                                         (double)head->dual[r * head->dim + d];
-        }
-    }
 }
 
 void exact_tilt_gradient(exact_head *head, const double *dscores, double *dq,
@@ -200,5 +172,23 @@ void exact_tilt_gradient(exact_head *head, const double *dscores, double *dq,
         dq[d] += head->scale * dx;
         dcentroid[d] -= head->scale * dx;
     }
-    mean_gradient(head, dk, dshared);
+    /* From the gradient of z_m to those of the z_l that it is a mean of, and of their
+       weights. */
+    for (int64_t l = 0; l < head->keys; l++) {
+        const int32_t m = head->key_clusters[l];
+        dshared[l] = 0;
+        if (m < 0)
+            continue;
+        const double *z = t->coordinates + l * t->rank, *mean = t->means + m * t->rank;
+        const double share = t->weighted[m] ? t->weights[l] / t->sums[m]
+                                            : 1 / (double)t->sizes[m];
+        for (int64_t r = 0; r < t->rank; r++) {
+            const double dmean = t->dtilts[m] * t->d[r];
+            if (t->weighted[m])
+                dshared[l] += share * dmean * (z[r] - mean[r]);
+            for (int64_t d = 0; d < head->dim; d++)
+                dk[l * head->dim + d] += share * dmean *
+                                         (double)head->dual[r * head->dim + d];
+        }
+    }
 }

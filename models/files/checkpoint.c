@@ -104,19 +104,17 @@ static const char *const forms[] = {"plain", "bert", "roberta", NULL};
 static char *print_config(const shoal_model_config *config) {
     char attention[SPELLING];
     shoal_attention_print_all(&config->attention, attention, sizeof attention);
-    json_t *object =
-        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:s, s:s, s:s, "
-                  "s:s, s:f}",
-                  "vocabulary", (json_int_t)config->vocabulary, "features",
-                  (json_int_t)config->features, "outputs", (json_int_t)config->outputs,
-                  "max_length", (json_int_t)config->max_length, "layers",
-                  (json_int_t)config->layers, "heads", (json_int_t)config->heads,
-                  "head_dim", (json_int_t)config->head_dim, "feed_forward",
-                  (json_int_t)config->feed_forward, "attention", attention, "shared_qk",
-                  config->shared_qk != 0, "norm", norms[config->norm], "activation",
-                  activations[config->activation], "positions",
-                  position_kinds[config->positions], "pooling", poolings[config->pooling],
-                  "dropout", (double)config->dropout);
+    json_t *object = json_pack(
+        "{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:b, s:s, s:s, s:s, s:s, s:f}",
+        "vocabulary", (json_int_t)config->vocabulary, "features",
+        (json_int_t)config->features, "outputs", (json_int_t)config->outputs,
+        "max_length", (json_int_t)config->max_length, "layers",
+        (json_int_t)config->layers, "heads", (json_int_t)config->heads, "head_dim",
+        (json_int_t)config->head_dim, "feed_forward", (json_int_t)config->feed_forward,
+        "attention", attention, "shared_qk", config->shared_qk != 0, "norm",
+        norms[config->norm], "activation", activations[config->activation], "positions",
+        position_kinds[config->positions], "pooling", poolings[config->pooling],
+        "dropout", (double)config->dropout);
     if (config->form != SHOAL_PLAIN) { /* others need not be known by older readers */
         json_object_set_new(object, "form", json_string(forms[config->form]));
         json_object_set_new(object, "types", json_integer(config->types));
@@ -178,14 +176,6 @@ static shoal_status unpack_config(shoal_context *context, json_t *object,
     return shoal_attention_parse_stored(context, attention, 1, &config->attention);
 }
 
-/* Puts the path in front of the message, which may quote the file. */
-static shoal_status blame_file(const shoal_checkpoint *checkpoint) {
-    char reason[sizeof checkpoint->context->message];
-    snprintf(reason, sizeof reason, "%s", shoal_context_message(checkpoint->context));
-    return sh_fail(checkpoint->context, SHOAL_BAD_FILE, "%s: %s", checkpoint->path,
-                   reason);
-}
-
 /* ---- The checksum ---------------------------------------------------------------- */
 
 static uint64_t hash_text(const char *text, uint64_t seed) {
@@ -202,37 +192,32 @@ static uint64_t hash_note(const char *key, const char *value) {
     return strcmp(key, CHECKSUM_NOTE) == 0 ? 0 : hash_text(value, hash_text(key, 1));
 }
 
+static void print_checksum(char text[TEXT], uint64_t sum) {
+    snprintf(text, TEXT, "%016" PRIx64, sum);
+}
+
 /* Of all tensors and notes but its own. A sum: how the header is written and in which
    order does not matter. */
-static uint64_t checksum_of(const safetensors *file) {
-    uint64_t sum = 0;
-    const char *key;
+static shoal_status compare_checksum(const shoal_checkpoint *checkpoint) {
+    char text[TEXT];
+    const safetensors *file = checkpoint->file;
+    const char *key, *noted = sh_safetensors_note_of(file, CHECKSUM_NOTE);
     json_t *value;
+    uint64_t sum = 0;
+    if (!noted)
+        return SHOAL_OK;
     json_object_foreach(sh_safetensors_notes(file), key, value) {
         sum += hash_note(key, json_string_value(value));
     }
     for (int64_t i = 0; i < sh_safetensors_count(file); i++)
         sum += hash_tensor(sh_safetensors_at(file, i));
-    return sum;
-}
-
-static void print_checksum(char text[TEXT], uint64_t sum) {
-    snprintf(text, TEXT, "%016" PRIx64, sum);
-}
-
-static shoal_status compare_checksum(const shoal_checkpoint *checkpoint) {
-    char text[TEXT];
-    const char *noted = sh_safetensors_note_of(checkpoint->file, CHECKSUM_NOTE);
-    if (!noted)
-        return SHOAL_OK;
-    print_checksum(text, checksum_of(checkpoint->file));
+    print_checksum(text, sum);
     if (strcmp(noted, text) == 0)
         return SHOAL_OK;
-    return sh_fail(
-        checkpoint->context, SHOAL_BAD_FILE,
-        "%s: the file is damaged: its checksum is %s, and that of its contents "
-        "%s; use a copy of it or an earlier one",
-        checkpoint->path, sh_shown(noted).text, text);
+    return sh_fail(checkpoint->context, SHOAL_BAD_FILE,
+                   "%s: the file is damaged: its checksum is %s, and that of its "
+                   "contents %s; use a copy of it or an earlier one",
+                   checkpoint->path, sh_shown(noted).text, text);
 }
 
 /* ---- Writing --------------------------------------------------------------------- */
@@ -307,30 +292,6 @@ static void list_tensors(contents *file) {
         }
 }
 
-/* When everything else is listed. */
-static void list_checksum(contents *file) {
-    uint64_t sum = 0;
-    for (int64_t i = 0; i < file->note_count; i++)
-        sum += hash_note(file->notes[i].key, file->notes[i].value);
-    for (int64_t i = 0; i < file->tensor_count; i++)
-        sum += hash_tensor(&file->tensors[i]);
-    print_checksum(file->values[OWN - 1], sum);
-    file->notes[file->note_count++] = (shoal_note){CHECKSUM_NOTE, file->values[OWN - 1]};
-}
-
-static shoal_status check_notes(shoal_context *context, const shoal_note *notes,
-                                int64_t count) {
-    for (int64_t i = 0; i < count; i++)
-        if (!notes[i].key || !notes[i].value || !notes[i].key[0] ||
-            strlen(notes[i].key) >= KEY ||
-            strncmp(notes[i].key, OWN_NOTES, strlen(OWN_NOTES)) == 0)
-            return sh_fail(context, SHOAL_INVALID,
-                           "note %lld has no value, or its key is NULL, empty, longer "
-                           "than %d bytes or one of the library's",
-                           (long long)i, KEY - 1);
-    return SHOAL_OK;
-}
-
 static shoal_status save(const char *path, contents *file) {
     shoal_context *context = file->model->context;
     char *config = print_config(&file->model->config);
@@ -345,7 +306,15 @@ static shoal_status save(const char *path, contents *file) {
         for (int64_t i = 0; i < file->callers_count; i++)
             file->notes[file->note_count++] = file->callers[i];
         list_tensors(file);
-        list_checksum(file);
+        /* When everything else is listed. */
+        uint64_t sum = 0;
+        for (int64_t i = 0; i < file->note_count; i++)
+            sum += hash_note(file->notes[i].key, file->notes[i].value);
+        for (int64_t i = 0; i < file->tensor_count; i++)
+            sum += hash_tensor(&file->tensors[i]);
+        print_checksum(file->values[OWN - 1], sum);
+        file->notes[file->note_count++] =
+            (shoal_note){CHECKSUM_NOTE, file->values[OWN - 1]};
         status = sh_safetensors_write(context, path, file->tensors, file->tensor_count,
                                       file->notes, file->note_count, true);
     }
@@ -366,13 +335,20 @@ shoal_status shoal_checkpoint_save(const char *path, const shoal_model *model,
                        "optimizer is another model's");
     if (optimizer && optimizer->using_average)
         return sh_fail(context, SHOAL_INVALID, "the averaged weights are in use");
-    const shoal_status status = check_notes(context, notes, note_count);
+    for (int64_t i = 0; i < note_count; i++)
+        if (!notes[i].key || !notes[i].value || !notes[i].key[0] ||
+            strlen(notes[i].key) >= KEY ||
+            strncmp(notes[i].key, OWN_NOTES, strlen(OWN_NOTES)) == 0)
+            return sh_fail(context, SHOAL_INVALID,
+                           "note %lld has no value, or its key is NULL, empty, longer "
+                           "than %d bytes or one of the library's",
+                           (long long)i, KEY - 1);
     contents file = {.model = model,
                      .optimizer = optimizer,
                      .schedule = schedule,
                      .callers = notes,
                      .callers_count = note_count};
-    return status == SHOAL_OK ? save(path, &file) : status;
+    return save(path, &file);
 }
 
 shoal_status shoal_model_save(const shoal_model *model, const char *path) {
@@ -380,18 +356,6 @@ shoal_status shoal_model_save(const shoal_model *model, const char *path) {
 }
 
 /* ---- Opening --------------------------------------------------------------------- */
-
-static shoal_status check_format(shoal_checkpoint *checkpoint) {
-    const char *format = sh_safetensors_note_of(checkpoint->file, "format");
-    if (!format)
-        format = "";
-    checkpoint->first_format = strcmp(format, FIRST_FORMAT) == 0;
-    if (checkpoint->first_format || strcmp(format, FORMAT) == 0)
-        return SHOAL_OK;
-    return sh_fail(checkpoint->context, SHOAL_BAD_FILE,
-                   "%s: not a checkpoint of Shoal's: its format is \"%s\", not \"%s\"",
-                   checkpoint->path, sh_shown(format).text, FORMAT);
-}
 
 shoal_status shoal_checkpoint_open(shoal_context *context, const char *path,
                                    shoal_checkpoint **checkpoint) {
@@ -405,8 +369,14 @@ shoal_status shoal_checkpoint_open(shoal_context *context, const char *path,
     *made = (shoal_checkpoint){.context = context};
     strcpy(made->path, path);
     shoal_status status = sh_safetensors_open(context, path, &made->file);
-    if (status == SHOAL_OK)
-        status = check_format(made);
+    const char *format = status == SHOAL_OK ? sh_safetensors_note_of(made->file, "format")
+                                            : NULL;
+    made->first_format = format && strcmp(format, FIRST_FORMAT) == 0;
+    if (status == SHOAL_OK && !made->first_format && strcmp(format ? format : "", FORMAT))
+        status = sh_fail(context, SHOAL_BAD_FILE,
+                         "%s: not a checkpoint of Shoal's: its format is \"%s\", not "
+                         "\"%s\"",
+                         path, sh_shown(format ? format : "").text, FORMAT);
     if (status == SHOAL_OK)
         *checkpoint = made;
     else
@@ -438,9 +408,15 @@ static shoal_status read_config(const shoal_checkpoint *checkpoint,
                                                 : "");
     TRY(sh_json_object_parse(checkpoint->context, checkpoint->path, text, strlen(text),
                              &object));
-    shoal_status status = unpack_config(checkpoint->context, object, config);
+    const shoal_status status = unpack_config(checkpoint->context, object, config);
     json_decref(object);
-    return status == SHOAL_OK ? SHOAL_OK : blame_file(checkpoint);
+    if (status == SHOAL_OK)
+        return SHOAL_OK;
+    /* The path in front of the message, which may quote the file. */
+    char reason[sizeof checkpoint->context->message];
+    snprintf(reason, sizeof reason, "%s", shoal_context_message(checkpoint->context));
+    return sh_fail(checkpoint->context, SHOAL_BAD_FILE, "%s: %s", checkpoint->path,
+                   reason);
 }
 
 shoal_status shoal_checkpoint_config(const shoal_checkpoint *checkpoint,
@@ -535,22 +511,16 @@ static shoal_status check_values(const shoal_checkpoint *checkpoint,
 /* Every tensor must be there in its shape, with numbers in it; then, if `copying`, it is
    read. */
 static shoal_status visit_tensors(const shoal_checkpoint *checkpoint,
-                                  const shoal_model *model,
-                                  const shoal_optimizer *optimizer, bool copying) {
-    array_row arrays[ARRAYS];
-    shoal_status status = SHOAL_OK;
-    list_arrays(model, optimizer, arrays);
-    for (int a = 0; a < ARRAYS; a++)
-        for (int64_t i = 0; arrays[a].values && i < model->arena->count; i++) {
-            const parameter *one = &model->arena->list[i];
+                                  const parameters *arena, const array_row *arrays,
+                                  int count, bool copying) {
+    for (int a = 0; a < count; a++)
+        for (int64_t i = 0; arrays[a].values && i < arena->count; i++) {
+            const parameter *one = &arena->list[i];
             const file_tensor *found;
-            status = require(checkpoint, arrays[a].prefix, one, &found);
-            if (status == SHOAL_OK)
-                status = copying ? sh_file_tensor_to_f32(checkpoint->context, found,
-                                                         arrays[a].values + one->offset)
-                                 : check_values(checkpoint, found);
-            if (status != SHOAL_OK)
-                return status;
+            TRY(require(checkpoint, arrays[a].prefix, one, &found));
+            TRY(copying ? sh_file_tensor_to_f32(checkpoint->context, found,
+                                                arrays[a].values + one->offset)
+                        : check_values(checkpoint, found));
         }
     return SHOAL_OK;
 }
@@ -589,25 +559,19 @@ shoal_status shoal_checkpoint_fits(const shoal_checkpoint *checkpoint,
 shoal_status shoal_checkpoint_load(const shoal_checkpoint *checkpoint, shoal_model *model,
                                    shoal_optimizer *optimizer, shoal_schedule *schedule) {
     saved_state state;
+    array_row arrays[ARRAYS];
     if (!checkpoint || !model || (optimizer && optimizer->model != model) ||
         (optimizer && optimizer->using_average))
-        return sh_fail(
-            checkpoint ? checkpoint->context : NULL, SHOAL_INVALID,
-            "checkpoint or model is NULL, the optimizer is another model's, or "
-            "its averaged weights are in use");
-    shoal_status status = compare_config(checkpoint, &model->config);
-    if (status == SHOAL_OK)
-        status = read_state(checkpoint, optimizer != NULL, schedule != NULL, &state);
-    if (status == SHOAL_OK)
-        status = visit_tensors(checkpoint, model, optimizer, false);
-    if (status == SHOAL_OK)
-        status = check_count(checkpoint, model->arena->count);
-    if (status == SHOAL_OK)
-        status = compare_checksum(checkpoint);
-    if (status == SHOAL_OK)
-        status = visit_tensors(checkpoint, model, optimizer, true);
-    if (status != SHOAL_OK)
-        return status;
+        return sh_fail(checkpoint ? checkpoint->context : NULL, SHOAL_INVALID,
+                       "checkpoint or model is NULL, the optimizer is another model's, "
+                       "or its averaged weights are in use");
+    TRY(compare_config(checkpoint, &model->config));
+    TRY(read_state(checkpoint, optimizer != NULL, schedule != NULL, &state));
+    list_arrays(model, optimizer, arrays);
+    TRY(visit_tensors(checkpoint, model->arena, arrays, ARRAYS, false));
+    TRY(check_count(checkpoint, model->arena->count));
+    TRY(compare_checksum(checkpoint));
+    TRY(visit_tensors(checkpoint, model->arena, arrays, ARRAYS, true));
     if (optimizer) {
         optimizer->steps = state.steps;
         optimizer->averages = optimizer->averaged ? state.averages : 0;
@@ -624,24 +588,16 @@ shoal_status shoal_checkpoint_load(const shoal_checkpoint *checkpoint, shoal_mod
 shoal_status shoal_checkpoint_load_average(const shoal_checkpoint *checkpoint,
                                            shoal_model *model) {
     saved_state state = {0};
-    const file_tensor *found;
-    shoal_status status = shoal_checkpoint_load(checkpoint, model, NULL, NULL);
-    const char *key = state_rows[0].key;
-    if (status == SHOAL_OK && checkpoint->first_format)
-        key = state_rows[0].first_key;
-    if (status != SHOAL_OK || !sh_safetensors_note_of(checkpoint->file, key))
-        return status; /* a file without an optimizer */
-    status = read_state(checkpoint, true, false, &state);
+    TRY(shoal_checkpoint_load(checkpoint, model, NULL, NULL));
+    const bool first = checkpoint->first_format;
+    const char *key = first ? state_rows[0].first_key : state_rows[0].key;
+    if (!sh_safetensors_note_of(checkpoint->file, key))
+        return SHOAL_OK; /* a file without an optimizer */
+    TRY(read_state(checkpoint, true, false, &state));
+    const array_row average = {average_prefix, model->arena->values};
     for (int pass = 0; pass < 2 && state.averages > 0; pass++)
-        for (int64_t i = 0; status == SHOAL_OK && i < model->arena->count; i++) {
-            const parameter *one = &model->arena->list[i];
-            status = require(checkpoint, average_prefix, one, &found);
-            if (status == SHOAL_OK)
-                status = pass ? sh_file_tensor_to_f32(checkpoint->context, found,
-                                                      model->arena->values + one->offset)
-                              : check_values(checkpoint, found);
-        }
-    return status;
+        TRY(visit_tensors(checkpoint, model->arena, &average, 1, pass > 0));
+    return SHOAL_OK;
 }
 
 shoal_status shoal_model_load(shoal_context *context, const char *path, int64_t max_batch,

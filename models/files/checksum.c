@@ -16,11 +16,6 @@ static uint64_t word64(const unsigned char *bytes) {
     return word;
 }
 
-static uint64_t word32(const unsigned char *bytes) {
-    return (uint64_t)bytes[0] | (uint64_t)bytes[1] << 8 | (uint64_t)bytes[2] << 16 |
-           (uint64_t)bytes[3] << 24;
-}
-
 static uint64_t take_word(uint64_t lane, uint64_t word) {
     return rotate(lane + word * p2, 31) * p1;
 }
@@ -48,7 +43,12 @@ uint64_t sh_checksum(const void *bytes, size_t size, uint64_t seed) {
     for (; left >= 8; left -= 8, at += 8)
         hash = rotate(hash ^ take_word(0, word64(at)), 27) * p1 + p4;
     for (; left >= 4; left -= 4, at += 4)
-        hash = rotate(hash ^ word32(at) * p1, 23) * p2 + p3;
+        hash = rotate(hash ^ ((uint64_t)at[0] | (uint64_t)at[1] << 8 |
+                              (uint64_t)at[2] << 16 | (uint64_t)at[3] << 24) *
+                                 p1,
+                      23) *
+                   p2 +
+               p3;
     for (; left > 0; left--, at++)
         hash = rotate(hash ^ *at * p5, 11) * p1;
     hash = (hash ^ hash >> 33) * p2;

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +15,8 @@
 /* Some systems refuse a single transfer of 2 GiB or more. */
 static const size_t largest_transfer = (size_t)1 << 30;
 
-shoal_status sh_file_cannot(shoal_context *context, const char *path,
-                            const char *action) {
+/* Fails with SHOAL_IO and "PATH: cannot ACTION: the reason of errno", which stays. */
+static shoal_status cannot(shoal_context *context, const char *path, const char *action) {
     const int error = errno;
     sh_fail(context, SHOAL_IO, "%s: cannot %s: %s", path, action, strerror(error));
     errno = error;
@@ -31,9 +32,9 @@ shoal_status sh_file_open(shoal_context *context, const char *path, int *descrip
     *descriptor = -1;
     *size = -1;
     if (opened < 0)
-        return sh_file_cannot(context, path, "open it");
+        return cannot(context, path, "open it");
     if (fstat(opened, &information) != 0) {
-        shoal_status status = sh_file_cannot(context, path, "inspect it");
+        shoal_status status = cannot(context, path, "inspect it");
         close(opened);
         return status;
     }
@@ -56,7 +57,7 @@ shoal_status sh_file_read(shoal_context *context, const char *path, int descript
         if (count < 0 && errno == EINTR)
             continue;
         if (count < 0)
-            return sh_file_cannot(context, path, "read it");
+            return cannot(context, path, "read it");
         if (count == 0)
             break;
         *got += (size_t)count;
@@ -142,16 +143,13 @@ static shoal_status read_json(shoal_context *context, const char *path, size_t l
                               bool array, json_t **root) {
     file_map map;
     *root = NULL;
-    shoal_status status = sh_file_map_open(context, path, &map);
-    if (status != SHOAL_OK)
-        return status;
-    if (map.size > largest)
-        status = sh_fail(context, SHOAL_BAD_FILE,
-                         "%s: has %zu bytes, more than any such file (%zu)", path,
-                         map.size, largest);
-    else
-        status =
-            parse_json(context, path, (const char *)map.bytes, map.size, array, root);
+    TRY(sh_file_map_open(context, path, &map));
+    const shoal_status status =
+        map.size > largest
+            ? sh_fail(context, SHOAL_BAD_FILE,
+                      "%s: has %zu bytes, more than any such file (%zu)", path, map.size,
+                      largest)
+            : parse_json(context, path, (const char *)map.bytes, map.size, array, root);
     sh_file_map_close(&map);
     return status;
 }
@@ -168,12 +166,8 @@ shoal_status sh_json_array_read(shoal_context *context, const char *path, size_t
 
 /* ---- Pages ------------------------------------------------------------------------ */
 
-static size_t at_least_one(size_t size) {
-    return size ? size : 1;
-}
-
 void *sh_pages_allocate(shoal_context *context, size_t size) {
-    void *pages = mmap(NULL, at_least_one(size), PROT_READ | PROT_WRITE,
+    void *pages = mmap(NULL, size ? size : 1, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (pages != MAP_FAILED)
         return pages;
@@ -184,5 +178,200 @@ void *sh_pages_allocate(shoal_context *context, size_t size) {
 
 void sh_pages_release(void *pages, size_t size) {
     if (pages)
-        munmap(pages, at_least_one(size));
+        munmap(pages, size ? size : 1);
+}
+
+/* ---- Files that appear whole or not at all ---------------------------------------- */
+
+enum { TEMPORARY_ATTEMPTS = 1000 };
+
+struct shoal_replacement {
+    shoal_context *context;
+    FILE *file;
+    char *path;               /* as the caller named it */
+    char target[PATH_MAX];    /* the file that it leads to */
+    char temporary[PATH_MAX]; /* "": written directly, or in its place already */
+};
+
+int shoal_file_target(const char *path, char *target, size_t size) {
+    enum { MOST_LINKS = 40 };
+    char link[PATH_MAX], *found = realpath(path, NULL);
+    const int length = snprintf(target, size, "%s", found ? found : path);
+    free(found);
+    if (length < 0 || (size_t)length >= size) {
+        errno = ENAMETOOLONG;
+        return 0;
+    }
+    for (int followed = 0; followed < MOST_LINKS; followed++) {
+        const ssize_t read = readlink(target, link, sizeof link - 1);
+        if (read < 0)
+            return 1; /* no link: a file, or the name of a new one */
+        link[read] = 0;
+        const char *slash = strrchr(target, '/');
+        const size_t folder = link[0] != '/' && slash ? (size_t)(slash - target) + 1 : 0;
+        if (folder + (size_t)read >= size) {
+            errno = ENAMETOOLONG;
+            return 0;
+        }
+        strcpy(target + folder, link);
+    }
+    errno = ELOOP;
+    return 0;
+}
+
+/* The temporary name is short and of its own, so that it fits wherever the target fits.
+   open() rather than mkstemp(): the file gets the permissions that the umask grants. */
+static int open_temporary(const char *target, char temporary[PATH_MAX]) {
+    const char *slash = strrchr(target, '/');
+    int directory = slash ? (int)(slash - target) + 1 : 0;
+    for (int attempt = 0; attempt < TEMPORARY_ATTEMPTS; attempt++) {
+        int length = snprintf(temporary, PATH_MAX, "%.*s.shoal-%ld-%d.tmp", directory,
+                              target, (long)getpid(), attempt);
+        if (length < 0 || length >= PATH_MAX) {
+            errno = ENAMETOOLONG;
+            return -1;
+        }
+        int descriptor = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (descriptor >= 0 || errno != EEXIST)
+            return descriptor;
+    }
+    return -1;
+}
+
+/* The descriptor that a path such as /dev/stdout or /dev/fd/5 stands for, or -1. Opening
+   it would begin a file that is there at its first byte, and fails for sockets. */
+static int descriptor_of(const char *path) {
+    int number = -1, length = 0;
+    if (strcmp(path, "/dev/stdout") == 0)
+        return STDOUT_FILENO;
+    if (strcmp(path, "/dev/stderr") == 0)
+        return STDERR_FILENO;
+    if ((sscanf(path, "/dev/fd/%d%n", &number, &length) == 1 ||
+         sscanf(path, "/proc/self/fd/%d%n", &number, &length) == 1) &&
+        !path[length])
+        return number;
+    return -1;
+}
+
+/* Syncing a folder writes the names in it. A file system that cannot sync folders answers
+   EINVAL; there is nothing more to do then. */
+static bool sync_folder_of(const char *target) {
+    char folder[PATH_MAX];
+    const char *slash = strrchr(target, '/');
+    int length = slash ? (int)(slash - target) + 1 : 0;
+    snprintf(folder, sizeof folder, "%.*s.", length, target);
+    int descriptor = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (descriptor < 0)
+        return false;
+    bool synced = fsync(descriptor) == 0 || errno == EINVAL;
+    int error = errno;
+    close(descriptor);
+    errno = error;
+    return synced;
+}
+
+/* A descriptor to write to, or -1 with what could not be done in *action. */
+static int open_for(shoal_replacement *to, const char **action) {
+    struct stat existing;
+    const bool exists = stat(to->path, &existing) == 0;
+    const int given = descriptor_of(to->path);
+    *action = "write it";
+    if (given >= 0)
+        return fcntl(given, F_DUPFD_CLOEXEC, 0);
+    if (exists && !S_ISREG(existing.st_mode))
+        return open(to->path, O_WRONLY | O_CLOEXEC);
+    *action = "follow its links";
+    if (!shoal_file_target(to->path, to->target, sizeof to->target))
+        return -1;
+    *action = "create a temporary file beside it";
+    const int descriptor = open_temporary(to->target, to->temporary);
+    if (descriptor < 0)
+        to->temporary[0] = 0;
+    /* Keeping the old file's permissions is a courtesy, and no reason to stop. */
+    else if (exists && fchmod(descriptor, existing.st_mode & 0777) != 0)
+        errno = 0;
+    return descriptor;
+}
+
+shoal_status shoal_replacement_create(shoal_context *context, const char *path,
+                                      shoal_replacement **replacement) {
+    if (!path || !replacement)
+        return sh_fail(context, SHOAL_INVALID, "path or replacement is NULL");
+    *replacement = NULL;
+    shoal_replacement *to = calloc(1, sizeof *to);
+    char *copy = strdup(path);
+    if (!to || !copy) {
+        free(to);
+        free(copy);
+        return sh_fail(context, SHOAL_NO_MEMORY, "%s: out of memory to write it", path);
+    }
+    *to = (shoal_replacement){.context = context, .path = copy};
+    const char *action;
+    const int descriptor = open_for(to, &action);
+    to->file = descriptor >= 0 ? fdopen(descriptor, "w") : NULL;
+    if (to->file) {
+        *replacement = to;
+        return SHOAL_OK;
+    }
+    const shoal_status status = cannot(context, path, action);
+    const int error = errno;
+    if (descriptor >= 0)
+        close(descriptor);
+    shoal_replacement_destroy(to);
+    errno = error;
+    return status;
+}
+
+FILE *shoal_replacement_file(const shoal_replacement *replacement) {
+    return replacement->file;
+}
+
+shoal_status shoal_replacement_commit(shoal_replacement *to, shoal_sync sync) {
+    const bool written = fflush(to->file) == 0 && !ferror(to->file) &&
+                         (sync == SHOAL_SYNC_NONE || !to->temporary[0] ||
+                          fsync(fileno(to->file)) == 0 || errno == EINVAL);
+    const int error = errno;
+    const bool closed = fclose(to->file) == 0;
+    to->file = NULL;
+    if (!written)
+        errno = error;
+    if (!written || !closed ||
+        (to->temporary[0] && rename(to->temporary, to->target) != 0))
+        return cannot(to->context, to->path, "write it");
+    const bool beside = to->temporary[0] != 0;
+    to->temporary[0] = 0;
+    if (beside && sync == SHOAL_SYNC_NAME && !sync_folder_of(to->target))
+        return cannot(to->context, to->path, "sync the folder it is in");
+    return SHOAL_OK;
+}
+
+void shoal_replacement_destroy(shoal_replacement *to) {
+    if (!to)
+        return;
+    if (to->file)
+        fclose(to->file);
+    if (to->temporary[0])
+        unlink(to->temporary);
+    free(to->path);
+    free(to);
+}
+
+shoal_status sh_file_replace(shoal_context *context, const char *path,
+                             const file_part *parts, int count, shoal_sync sync) {
+    shoal_replacement *to;
+    TRY(shoal_replacement_create(context, path, &to));
+    bool written = true;
+    for (int i = 0; i < count && written; i++)
+        for (size_t at = 0; at < parts[i].size && written;) {
+            const size_t left = parts[i].size - at;
+            const ssize_t some = write(fileno(to->file),
+                                       (const char *)parts[i].bytes + at,
+                                       left < largest_transfer ? left : largest_transfer);
+            written = some >= 0 || errno == EINTR;
+            at += some > 0 ? (size_t)some : 0;
+        }
+    shoal_status status = written ? shoal_replacement_commit(to, sync)
+                                  : cannot(context, path, "write it");
+    shoal_replacement_destroy(to);
+    return status;
 }

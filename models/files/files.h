@@ -15,9 +15,6 @@ typedef struct {
     size_t size;
 } file_part;
 
-/* Fails with SHOAL_IO and "PATH: cannot ACTION: the reason of errno", which stays. */
-shoal_status sh_file_cannot(shoal_context *context, const char *path, const char *action);
-
 /* Opens a file, pipe or device for reading; directories are refused. *size is a regular
    file's size and -1 for anything that only streams. */
 SHOAL_PRIVATE shoal_status sh_file_open(shoal_context *context, const char *path,

@@ -20,10 +20,9 @@ enum { MAGIC_BYTES = 6, ALIGNMENT = 64 };
 static const char *const descriptions[] =
     {[SHOAL_FLOAT32] = "<f4", [SHOAL_INT32] = "<i4", [SHOAL_FLOAT16] = "<f2"};
 
-static bool refuse(npy_reason *reason, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-
-static bool refuse(npy_reason *reason, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) /* the rest of a sentence about the file */
+static bool
+refuse(npy_reason *reason, const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(reason->text, sizeof reason->text, format, arguments);
@@ -33,26 +32,19 @@ static bool refuse(npy_reason *reason, const char *format, ...) {
 
 /* ---- The prefix: magic, version, length of the text ------------------------------- */
 
-static bool check_magic(const unsigned char *bytes, size_t size, npy_reason *reason) {
-    if (size >= MAGIC_BYTES && memcmp(bytes, magic, MAGIC_BYTES) == 0)
-        return true;
+/* From the first NPY_PREFIX bytes (fewer if the file has no more): where the text begins
+   and where the data does. */
+static bool measure(const unsigned char *bytes, size_t size, size_t *text_begin,
+                    size_t *data_begin, npy_reason *reason) {
     if (size == 0)
         return refuse(reason, "is empty; a .npy file was expected");
     if (size >= 4 && memcmp(bytes, "PK\3\4", 4) == 0)
         return refuse(reason,
                       "is an archive (.npz?), not a .npy file; save each array with "
                       "numpy.save");
-    return refuse(reason,
-                  "is not a .npy file (its first bytes are not \\x93NUMPY); write it "
-                  "with numpy.save");
-}
-
-/* From the first NPY_PREFIX bytes (fewer if the file has no more): where the text begins
-   and where the data does. */
-static bool measure(const unsigned char *bytes, size_t size, size_t *text_begin,
-                    size_t *data_begin, npy_reason *reason) {
-    if (!check_magic(bytes, size, reason))
-        return false;
+    if (size < MAGIC_BYTES || memcmp(bytes, magic, MAGIC_BYTES) != 0)
+        return refuse(reason, "is not a .npy file (its first bytes are not \\x93NUMPY); "
+                              "write it with numpy.save");
     if (size < MAGIC_BYTES + 2)
         return refuse(reason, "is truncated: it ends in its version; copy it again");
     int major = bytes[MAGIC_BYTES], minor = bytes[MAGIC_BYTES + 1];
@@ -143,44 +135,36 @@ static bool read_boolean(cursor *text, bool *value) {
                   "has a damaged header: fortran_order is not True or False");
 }
 
-static bool read_dimension(cursor *text, int64_t *value) {
-    char first = peek(text);
-    if (first == '-')
-        return refuse(text->reason, "has a negative dimension in its shape; the file is "
-                                    "damaged");
-    if (first < '0' || first > '9')
-        return refuse(text->reason,
-                      "has a damaged header: its shape is not a tuple of whole "
-                      "numbers");
-    int64_t sum = 0;
-    for (; text->at < text->end && *text->at >= '0' && *text->at <= '9'; text->at++)
-        if (__builtin_mul_overflow(sum, 10, &sum) ||
-            __builtin_add_overflow(sum, *text->at - '0', &sum))
-            return refuse(text->reason,
-                          "has a dimension beyond 64 bits in its shape; the file "
-                          "is damaged");
-    if (text->at < text->end && *text->at == 'L') /* as Python 2 wrote them */
-        text->at++;
-    *value = sum;
-    return true;
-}
-
 static bool read_shape(cursor *text, npy_header *header) {
     if (!expect(text, '(', "before the shape"))
         return false;
     header->rank = 0;
     bool comma = true;
     while (!accept(text, ')')) {
-        int64_t dimension = 0;
         if (!comma)
             return refuse(text->reason,
                           "has a damaged header: ',' is missing in the shape");
-        if (!read_dimension(text, &dimension))
-            return false;
+        char first = peek(text);
+        if (first == '-')
+            return refuse(text->reason,
+                          "has a negative dimension in its shape; the file is damaged");
+        if (first < '0' || first > '9')
+            return refuse(text->reason,
+                          "has a damaged header: its shape is not a tuple of whole "
+                          "numbers");
+        int64_t sum = 0;
+        for (; text->at < text->end && *text->at >= '0' && *text->at <= '9'; text->at++)
+            if (__builtin_mul_overflow(sum, 10, &sum) ||
+                __builtin_add_overflow(sum, *text->at - '0', &sum))
+                return refuse(text->reason,
+                              "has a dimension beyond 64 bits in its shape; the file "
+                              "is damaged");
+        if (text->at < text->end && *text->at == 'L') /* as Python 2 wrote them */
+            text->at++;
         if (header->rank == SHOAL_MAX_RANK)
             return refuse(text->reason, "has more than %d dimensions; reshape it",
                           SHOAL_MAX_RANK);
-        header->shape[header->rank++] = dimension;
+        header->shape[header->rank++] = sum;
         comma = accept(text, ',');
     }
     if (header->rank == 1 && !comma)
@@ -192,28 +176,25 @@ static bool read_shape(cursor *text, npy_header *header) {
 
 /* "float64" for "<f8": names for the message, where the letter and size make one. */
 static void name_type(const char *descr, char name[WORD]) {
+    enum { SIZED = 4 }; /* the first ones, whose names end in their bits */
     static const struct {
         char letter;
         const char *name;
-    } sized[] = {{'f', "float"}, {'i', "int"}, {'u', "uint"}, {'c', "complex"}};
-    static const struct {
-        char letter;
-        const char *name;
-    } others[] = {{'b', "bool"},         {'O', "Python objects"}, {'U', "text"},
-                  {'S', "byte strings"}, {'a', "byte strings"},   {'V', "raw bytes"},
-                  {'M', "dates"},        {'m', "time spans"}};
+    } types[] = {{'f', "float"},     {'i', "int"},          {'u', "uint"},
+                 {'c', "complex"},   {'b', "bool"},         {'O', "Python objects"},
+                 {'U', "text"},      {'S', "byte strings"}, {'a', "byte strings"},
+                 {'V', "raw bytes"}, {'M', "dates"},        {'m', "time spans"}};
     const char *letter = descr + (descr[0] && strchr("<>=|", descr[0]) ? 1 : 0);
     int bytes = 0;
     for (const char *c = letter + (*letter != 0); *c >= '0' && *c <= '9' && bytes < 100;
          c++)
         bytes = bytes * 10 + (*c - '0');
     snprintf(name, WORD, "an unknown type");
-    for (size_t i = 0; i < sizeof sized / sizeof *sized; i++)
-        if (*letter == sized[i].letter && bytes > 0)
-            snprintf(name, WORD, "%s%d", sized[i].name, bytes * 8);
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
-        if (*letter == others[i].letter)
-            snprintf(name, WORD, "%s", others[i].name);
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (*letter == types[i].letter && i >= SIZED)
+            snprintf(name, WORD, "%s", types[i].name);
+        else if (*letter == types[i].letter && bytes > 0)
+            snprintf(name, WORD, "%s%d", types[i].name, bytes * 8);
 }
 
 static bool read_type(cursor *text, npy_header *header) {
@@ -248,46 +229,6 @@ static bool read_type(cursor *text, npy_header *header) {
 
 enum { HAS_TYPE = 1, HAS_ORDER = 2, HAS_SHAPE = 4, HAS_ALL = 7 };
 
-static bool read_item(cursor *text, npy_header *header, bool *fortran, unsigned *seen) {
-    char key[WORD];
-    if (!read_string(text, key) || !expect(text, ':', "after a key"))
-        return false;
-    unsigned item = strcmp(key, "descr") == 0           ? HAS_TYPE
-                    : strcmp(key, "fortran_order") == 0 ? HAS_ORDER
-                    : strcmp(key, "shape") == 0         ? HAS_SHAPE
-                                                        : 0;
-    if (!item || (*seen & item))
-        return refuse(text->reason, "has a damaged header: its key '%s' is %s", key,
-                      item ? "there twice" : "unknown");
-    *seen |= item;
-    return item == HAS_TYPE    ? read_type(text, header)
-           : item == HAS_ORDER ? read_boolean(text, fortran)
-                               : read_shape(text, header);
-}
-
-static bool read_dictionary(cursor *text, npy_header *header, bool *fortran) {
-    unsigned seen = 0;
-    bool comma = true;
-    if (!expect(text, '{', "at its beginning"))
-        return false;
-    while (!accept(text, '}')) {
-        if (!comma)
-            return refuse(text->reason, "has a damaged header: ',' or '}' is missing");
-        if (!read_item(text, header, fortran, &seen))
-            return false;
-        comma = accept(text, ',');
-    }
-    if (seen != HAS_ALL)
-        return refuse(text->reason, "has a damaged header: %s is missing",
-                      !(seen & HAS_TYPE)    ? "descr"
-                      : !(seen & HAS_ORDER) ? "fortran_order"
-                                            : "shape");
-    peek(text);
-    if (text->at < text->end)
-        return refuse(text->reason, "has a damaged header: text after its dictionary");
-    return true;
-}
-
 /* ---- The whole -------------------------------------------------------------------- */
 
 bool sh_npy_data_bytes(shoal_dtype dtype, int rank, const int64_t *shape, size_t *bytes) {
@@ -315,14 +256,43 @@ bool sh_npy_parse(const unsigned char *bytes, size_t size, npy_header *header,
     if (!measure(bytes, size, &text_begin, &header->data_begin, reason))
         return false;
     if (header->data_begin > size)
-        return refuse(reason,
-                      "is truncated: its header of %zu bytes ends after %zu; copy it "
-                      "again",
-                      header->data_begin, size);
+        return refuse(
+            reason, "is truncated: its header of %zu bytes ends after %zu; copy it again",
+            header->data_begin, size);
     cursor text = {(const char *)bytes + text_begin,
                    (const char *)bytes + header->data_begin, reason};
-    if (!read_dictionary(&text, header, &fortran))
+    unsigned seen = 0;
+    bool comma = true;
+    if (!expect(&text, '{', "at its beginning"))
         return false;
+    while (!accept(&text, '}')) {
+        if (!comma)
+            return refuse(text.reason, "has a damaged header: ',' or '}' is missing");
+        char key[WORD];
+        if (!read_string(&text, key) || !expect(&text, ':', "after a key"))
+            return false;
+        unsigned item = strcmp(key, "descr") == 0           ? HAS_TYPE
+                        : strcmp(key, "fortran_order") == 0 ? HAS_ORDER
+                        : strcmp(key, "shape") == 0         ? HAS_SHAPE
+                                                            : 0;
+        if (!item || (seen & item))
+            return refuse(text.reason, "has a damaged header: its key '%s' is %s", key,
+                          item ? "there twice" : "unknown");
+        seen |= item;
+        if (!(item == HAS_TYPE    ? read_type(&text, header)
+              : item == HAS_ORDER ? read_boolean(&text, &fortran)
+                                  : read_shape(&text, header)))
+            return false;
+        comma = accept(&text, ',');
+    }
+    if (seen != HAS_ALL)
+        return refuse(text.reason, "has a damaged header: %s is missing",
+                      !(seen & HAS_TYPE)    ? "descr"
+                      : !(seen & HAS_ORDER) ? "fortran_order"
+                                            : "shape");
+    peek(&text);
+    if (text.at < text.end)
+        return refuse(text.reason, "has a damaged header: text after its dictionary");
     if (!sh_npy_data_bytes(header->dtype, header->rank, header->shape,
                            &header->data_bytes))
         return refuse(reason,
@@ -369,17 +339,12 @@ typedef struct {
     int64_t size; /* -1 where it is only known at the end */
 } source;
 
-static shoal_status bad(const source *file, const npy_reason *reason) {
-    return sh_fail(file->context, SHOAL_BAD_FILE, "%s: %s", file->path, reason->text);
-}
-
 static shoal_status wrong_size(const source *file, const npy_header *header, size_t got) {
     if (got > header->data_bytes)
-        return sh_fail(
-            file->context, SHOAL_BAD_FILE,
-            "%s: goes on after the %zu bytes of data that its shape needs; save it "
-            "again, one array per file",
-            file->path, header->data_bytes);
+        return sh_fail(file->context, SHOAL_BAD_FILE,
+                       "%s: goes on after the %zu bytes of data that its shape needs; "
+                       "save it again, one array per file",
+                       file->path, header->data_bytes);
     return sh_fail(
         file->context, SHOAL_BAD_FILE,
         "%s: is truncated: %zu bytes of data where its shape needs %zu; copy it again",
@@ -392,19 +357,15 @@ static shoal_status read_header(const source *file, unsigned char *head,
     size_t got, more = 0, text_begin = 0, data_begin = 0;
     npy_reason reason;
     /* Version 1 has a prefix of 10; what is read beyond it is text in a legal header. */
-    shoal_status status =
-        sh_file_read(file->context, file->path, file->descriptor, head, NPY_PREFIX, &got);
-    if (status != SHOAL_OK)
-        return status;
-    if (!measure(head, got, &text_begin, &data_begin, &reason))
-        return bad(file, &reason);
-    if (data_begin > got)
-        status = sh_file_read(file->context, file->path, file->descriptor, head + got,
-                              data_begin - got, &more);
-    if (status != SHOAL_OK)
-        return status;
-    return sh_npy_parse(head, got + more, header, &reason) ? SHOAL_OK
-                                                           : bad(file, &reason);
+    TRY(sh_file_read(file->context, file->path, file->descriptor, head, NPY_PREFIX,
+                     &got));
+    const bool measured = measure(head, got, &text_begin, &data_begin, &reason);
+    if (measured && data_begin > got)
+        TRY(sh_file_read(file->context, file->path, file->descriptor, head + got,
+                         data_begin - got, &more));
+    if (measured && sh_npy_parse(head, got + more, header, &reason))
+        return SHOAL_OK;
+    return sh_fail(file->context, SHOAL_BAD_FILE, "%s: %s", file->path, reason.text);
 }
 
 static shoal_status load_data(const source *file, const npy_header *header,
@@ -454,12 +415,10 @@ static shoal_status read_array(const source *file, shoal_array *array) {
         sh_pages_allocate(file->context, NPY_PREFIX + NPY_LARGEST_HEADER);
     if (!head)
         return SHOAL_NO_MEMORY;
-    shoal_status status = read_header(file, head, &header);
+    const shoal_status status = read_header(file, head, &header);
     sh_pages_release(head, NPY_PREFIX + NPY_LARGEST_HEADER);
-    if (status == SHOAL_OK)
-        status = read_data(file, &header, array);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(status);
+    TRY(read_data(file, &header, array));
     array->dtype = header.dtype;
     array->rank = header.rank;
     memcpy(array->shape, header.shape, sizeof array->shape);
@@ -480,12 +439,9 @@ shoal_status shoal_array_read(shoal_context *context, const char *path,
     if (array)
         *array = (shoal_array){0};
     source file = {.context = context, .path = path};
-    shoal_status status = check_arguments(context, path, array);
-    if (status == SHOAL_OK)
-        status = sh_file_open(context, path, &file.descriptor, &file.size);
-    if (status != SHOAL_OK)
-        return status;
-    status = read_array(&file, array);
+    TRY(check_arguments(context, path, array));
+    TRY(sh_file_open(context, path, &file.descriptor, &file.size));
+    const shoal_status status = read_array(&file, array);
     close(file.descriptor);
     return status;
 }

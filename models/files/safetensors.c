@@ -74,24 +74,28 @@ static bool count_of(const json_t *value, int64_t *count) {
     return *count >= 0;
 }
 
-static shoal_status read_shape(const data_buffer *buffer, const json_t *shape,
-                               file_tensor *tensor) {
+static shoal_status read_tensor(const data_buffer *buffer, const json_t *description,
+                                file_tensor *tensor) {
+    const char *dtype = json_string_value(json_object_get(description, "dtype"));
+    const json_t *shape = json_object_get(description, "shape");
+    const json_t *offsets = json_object_get(description, "data_offsets");
+    int64_t begin, end, elements;
+    if (!json_is_object(description))
+        return refuse(buffer, tensor->name, "its description is not an object");
+    if (!dtype)
+        return refuse(buffer, tensor->name, "it has no 'dtype'");
+    if (!sh_dtype_from_name(dtype, &tensor->dtype))
+        return sh_fail(buffer->context, SHOAL_BAD_FILE,
+                       "%s: tensor '%s': type '%s' is not known", buffer->label,
+                       sh_shown(tensor->name).text, sh_shown(dtype).text);
     if (!json_is_array(shape))
         return refuse(buffer, tensor->name, "its 'shape' is not a list");
-    size_t rank = json_array_size(shape);
-    if (rank > FILE_TENSOR_RANK)
+    if (json_array_size(shape) > FILE_TENSOR_RANK)
         return refuse(buffer, tensor->name, "it has more than 8 dimensions");
-    tensor->rank = (int)rank;
-    for (size_t i = 0; i < rank; i++)
-        if (!count_of(json_array_get(shape, i), &tensor->shape[i]))
+    tensor->rank = (int)json_array_size(shape);
+    for (int i = 0; i < tensor->rank; i++)
+        if (!count_of(json_array_get(shape, (size_t)i), &tensor->shape[i]))
             return refuse(buffer, tensor->name, "a dimension is not a whole number");
-    return SHOAL_OK;
-}
-
-static shoal_status read_place(const data_buffer *buffer, const json_t *offsets,
-                               file_tensor *tensor) {
-    int64_t begin, end, elements;
-    size_t bytes;
     if (!json_is_array(offsets) || json_array_size(offsets) != 2 ||
         !count_of(json_array_get(offsets, 0), &begin) ||
         !count_of(json_array_get(offsets, 1), &end))
@@ -99,29 +103,14 @@ static shoal_status read_place(const data_buffer *buffer, const json_t *offsets,
                       "its 'data_offsets' are not two whole numbers");
     if (begin > end || (uint64_t)end > buffer->size)
         return refuse(buffer, tensor->name, "its 'data_offsets' lie outside the file");
-    if (!sh_dtype_bytes(tensor->dtype, tensor->rank, tensor->shape, &elements, &bytes))
+    if (!sh_dtype_bytes(tensor->dtype, tensor->rank, tensor->shape, &elements,
+                        &tensor->bytes))
         return refuse(buffer, tensor->name, "its shape is larger than any file");
-    if (bytes != (uint64_t)(end - begin))
+    if (tensor->bytes != (uint64_t)(end - begin))
         return refuse(buffer, tensor->name,
                       "its shape and 'data_offsets' differ in size");
     tensor->data = buffer->data + begin;
-    tensor->bytes = bytes;
     return SHOAL_OK;
-}
-
-static shoal_status read_tensor(const data_buffer *buffer, const json_t *description,
-                                file_tensor *tensor) {
-    if (!json_is_object(description))
-        return refuse(buffer, tensor->name, "its description is not an object");
-    const char *dtype = json_string_value(json_object_get(description, "dtype"));
-    if (!dtype)
-        return refuse(buffer, tensor->name, "it has no 'dtype'");
-    if (!sh_dtype_from_name(dtype, &tensor->dtype))
-        return sh_fail(buffer->context, SHOAL_BAD_FILE,
-                       "%s: tensor '%s': type '%s' is not known", buffer->label,
-                       sh_shown(tensor->name).text, sh_shown(dtype).text);
-    TRY(read_shape(buffer, json_object_get(description, "shape"), tensor));
-    return read_place(buffer, json_object_get(description, "data_offsets"), tensor);
 }
 
 /* ---- The whole header ------------------------------------------------------------- */
@@ -136,6 +125,14 @@ static bool are_strings(json_t *object) {
     return true;
 }
 
+static int compare_places(const void *left, const void *right) {
+    const file_tensor *a = left, *b = right;
+    const unsigned char *first = a->data, *second = b->data;
+    if (first != second)
+        return first < second ? -1 : 1;
+    return a->bytes < b->bytes ? -1 : a->bytes > b->bytes;
+}
+
 static shoal_status read_tensors(const data_buffer *buffer, json_t *root,
                                  safetensors *file) {
     file_tensor *next = file->tensors;
@@ -147,67 +144,24 @@ static shoal_status read_tensors(const data_buffer *buffer, json_t *root,
         *next = (file_tensor){.name = name};
         TRY(read_tensor(buffer, json_object_iter_value(i), next++));
     }
-    return SHOAL_OK;
-}
-
-static int compare_places(const void *left, const void *right) {
-    const file_tensor *a = left, *b = right;
-    const unsigned char *first = a->data, *second = b->data;
-    if (first != second)
-        return first < second ? -1 : 1;
-    return a->bytes < b->bytes ? -1 : a->bytes > b->bytes;
-}
-
-/* Sorted by place, each tensor begins where the one before it ended. */
-static shoal_status check_coverage(const data_buffer *buffer, safetensors *file) {
+    /* Sorted by place, each tensor begins where the one before it ended. */
     const unsigned char *expected = buffer->data;
     if (file->count > 0)
         qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, compare_places);
-    for (int64_t i = 0; i < file->count; i++) {
-        const unsigned char *begin = file->tensors[i].data;
+    for (const file_tensor *one = file->tensors; one < next; one++) {
+        const unsigned char *begin = one->data;
         if (begin != expected)
-            return refuse(buffer, file->tensors[i].name,
+            return refuse(buffer, one->name,
                           begin < expected ? "it overlaps another tensor"
                                            : "there is a gap before its data");
-        expected = begin + file->tensors[i].bytes;
+        expected = begin + one->bytes;
     }
     if (expected != buffer->data + buffer->size)
         return sh_fail(buffer->context, SHOAL_BAD_FILE,
                        "%s: %zu bytes after the last tensor belong to none",
                        buffer->label, (size_t)(buffer->data + buffer->size - expected));
+    sh_file_tensors_sort(file->tensors, file->count);
     return SHOAL_OK;
-}
-
-/* Takes the reference to the tree in any case. */
-static shoal_status read_root(const data_buffer *buffer, json_t *root,
-                              safetensors **file) {
-    json_t *metadata = json_object_get(root, SAFETENSORS_METADATA);
-    file_parts parts = {.file = {.context = buffer->context, .root = root},
-                        .label = buffer->label};
-    shoal_status status = SHOAL_OK;
-    if (!json_is_object(root))
-        status = sh_fail(buffer->context, SHOAL_BAD_FILE,
-                         "%s: its header is not an object", buffer->label);
-    else if (metadata && (!json_is_object(metadata) || !are_strings(metadata)))
-        status = sh_fail(buffer->context, SHOAL_BAD_FILE,
-                         "%s: its metadata are not an object of strings", buffer->label);
-    parts.file.count = (int64_t)json_object_size(root) - (metadata != NULL);
-    if (status == SHOAL_OK)
-        status = make_file(&parts, file);
-    if (status != SHOAL_OK) {
-        json_decref(root);
-        return status;
-    }
-    status = read_tensors(buffer, root, *file);
-    if (status == SHOAL_OK)
-        status = check_coverage(buffer, *file);
-    if (status == SHOAL_OK) {
-        sh_file_tensors_sort((*file)->tensors, (*file)->count);
-        return SHOAL_OK;
-    }
-    sh_safetensors_close(*file);
-    *file = NULL;
-    return status;
 }
 
 shoal_status sh_safetensors_parse(shoal_context *context, const char *label,
@@ -238,7 +192,26 @@ shoal_status sh_safetensors_parse(shoal_context *context, const char *label,
                        sh_shown(error.text).text);
     data_buffer buffer = {context, label, bytes + SAFETENSORS_LENGTH + length,
                           size - SAFETENSORS_LENGTH - (size_t)length};
-    return read_root(&buffer, root, file);
+    json_t *metadata = json_object_get(root, SAFETENSORS_METADATA);
+    file_parts parts = {.file = {.context = context, .root = root}, .label = label};
+    parts.file.count = (int64_t)json_object_size(root) - (metadata != NULL);
+    shoal_status status =
+        !json_is_object(root)
+            ? sh_fail(context, SHOAL_BAD_FILE, "%s: its header is not an object", label)
+        : metadata && (!json_is_object(metadata) || !are_strings(metadata))
+            ? sh_fail(context, SHOAL_BAD_FILE,
+                      "%s: its metadata are not an object of strings", label)
+            : make_file(&parts, file);
+    if (status != SHOAL_OK) {
+        json_decref(root);
+        return status;
+    }
+    status = read_tensors(&buffer, root, *file); /* the file has the tree now */
+    if (status != SHOAL_OK) {
+        sh_safetensors_close(*file);
+        *file = NULL;
+    }
+    return status;
 }
 
 /* ---- Shards: "weight_map" of an index names the file of every tensor -------------- */
@@ -288,8 +261,9 @@ static shoal_status open_one(shoal_context *context, const char *path,
     return status;
 }
 
-static shoal_status open_shard(const shard_index *index, const char *name,
-                               safetensors **shard) {
+/* Opens a shard and appends its tensors; each must be mapped to this shard. */
+static shoal_status take_shard(const shard_index *index, const char *name,
+                               safetensors *file) {
     char path[PATH_MAX];
     const char *slash = strrchr(index->path, '/');
     int folder = slash ? (int)(slash - index->path) + 1 : 0;
@@ -297,12 +271,8 @@ static shoal_status open_shard(const shard_index *index, const char *name,
     if (length < 0 || (size_t)length >= sizeof path)
         return sh_fail(index->context, SHOAL_BAD_FILE, "%s: the name '%s' is too long",
                        index->path, sh_shown(name).text);
-    return open_one(index->context, path, shard);
-}
-
-/* Appends a shard's tensors; each must be mapped to this shard. */
-static shoal_status take_tensors(const shard_index *index, const char *name,
-                                 const safetensors *shard, safetensors *file) {
+    TRY(open_one(index->context, path, &file->shards[file->shard_count]));
+    const safetensors *shard = file->shards[file->shard_count++];
     int64_t room = (int64_t)json_object_size(index->weight_map);
     for (int64_t i = 0; i < shard->count; i++) {
         const char *tensor = shard->tensors[i].name;
@@ -319,17 +289,11 @@ static shoal_status take_tensors(const shard_index *index, const char *name,
 
 /* Every tensor in a shard was mapped to it, so equal counts mean that none is missing. */
 static shoal_status open_shards(const shard_index *index, const char **names,
-                                int64_t count, safetensors *file) {
-    shoal_status status = SHOAL_OK;
-    for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
-        status = open_shard(index, names[i], &file->shards[i]);
-        if (status != SHOAL_OK)
-            break;
-        file->shard_count++;
-        status = take_tensors(index, names[i], file->shards[i], file);
-    }
-    if (status != SHOAL_OK)
-        return status;
+                                safetensors *file) {
+    int64_t count = 0;
+    TRY(list_shards(index, names, &count));
+    for (int64_t i = 0; i < count; i++)
+        TRY(take_shard(index, names[i], file));
     if (file->count != (int64_t)json_object_size(index->weight_map))
         return sh_fail(index->context, SHOAL_BAD_FILE,
                        "%s: names %zu tensors, but the files have %lld of them",
@@ -339,38 +303,28 @@ static shoal_status open_shards(const shard_index *index, const char **names,
     return SHOAL_OK;
 }
 
-static shoal_status open_weight_map(const shard_index *index, safetensors **file) {
-    const int64_t tensors = (int64_t)json_object_size(index->weight_map);
-    file_parts parts = {.file = {.context = index->context, .count = tensors},
-                        .label = index->path,
-                        .shards = tensors};
-    int64_t count = 0;
-    TRY(make_file(&parts, file));
-    (*file)->count = 0;
-    shoal_status status = list_shards(index, parts.names, &count);
-    if (status == SHOAL_OK)
-        status = open_shards(index, parts.names, count, *file);
-    if (status != SHOAL_OK) {
-        sh_safetensors_close(*file);
-        *file = NULL;
-    }
-    return status;
-}
-
 static shoal_status open_index(shoal_context *context, const char *path,
                                safetensors **file) {
     json_t *root;
     *file = NULL;
+    TRY(sh_json_object_read(context, path, SAFETENSORS_LARGEST_HEADER, &root));
+    const shard_index index = {context, path, json_object_get(root, "weight_map")};
+    const int64_t tensors = (int64_t)json_object_size(index.weight_map);
+    file_parts parts = {.file = {.context = context, .count = tensors},
+                        .label = path,
+                        .shards = tensors};
     shoal_status status =
-        sh_json_object_read(context, path, SAFETENSORS_LARGEST_HEADER, &root);
-    if (status != SHOAL_OK)
-        return status;
-    shard_index index = {context, path, json_object_get(root, "weight_map")};
-    if (json_object_size(index.weight_map) == 0)
-        status = sh_fail(context, SHOAL_BAD_FILE,
-                         "%s: has no 'weight_map' of tensors and files", path);
-    else
-        status = open_weight_map(&index, file);
+        tensors > 0 ? make_file(&parts, file)
+                    : sh_fail(context, SHOAL_BAD_FILE,
+                              "%s: has no 'weight_map' of tensors and files", path);
+    if (status == SHOAL_OK) {
+        (*file)->count = 0;
+        status = open_shards(&index, parts.names, *file);
+    }
+    if (status != SHOAL_OK) {
+        sh_safetensors_close(*file);
+        *file = NULL;
+    }
     json_decref(root);
     return status;
 }
@@ -470,8 +424,14 @@ static shoal_status add(const writing *out, json_t *object, const char *name,
     return SHOAL_OK;
 }
 
-static shoal_status describe_tensors(const writing *out, json_t *root) {
+static shoal_status describe(const writing *out, json_t *root, const shoal_note *notes,
+                             int64_t note_count) {
     int64_t begin = 0, end, elements;
+    json_t *metadata = note_count > 0 ? json_object() : NULL;
+    if (note_count > 0)
+        TRY(add(out, root, SAFETENSORS_METADATA, metadata));
+    for (int64_t i = 0; i < note_count; i++)
+        TRY(add(out, metadata, notes[i].key, json_string(notes[i].value)));
     for (int64_t i = 0; i < out->count; i++) {
         const file_tensor *tensor = out->order[i];
         size_t bytes;
@@ -495,55 +455,28 @@ static shoal_status describe_tensors(const writing *out, json_t *root) {
     return SHOAL_OK;
 }
 
-static shoal_status describe_notes(const writing *out, json_t *root,
-                                   const shoal_note *notes, int64_t count) {
-    shoal_status status = SHOAL_OK;
-    if (count == 0)
-        return SHOAL_OK;
-    json_t *metadata = json_object();
-    for (int64_t i = 0; i < count && status == SHOAL_OK; i++)
-        status = add(out, metadata, notes[i].key, json_string(notes[i].value));
-    if (status != SHOAL_OK) {
-        json_decref(metadata);
-        return status;
-    }
-    return add(out, root, SAFETENSORS_METADATA, metadata);
-}
-
-/* Header text padded with spaces to a multiple of 8, in malloc's memory. */
-static char *print_header(const json_t *root, size_t *size) {
-    enum { ALIGNMENT = 8 };
-    size_t length = json_dumpb(root, NULL, 0, JSON_COMPACT);
-    *size = (length + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
-    char *text = length > 0 ? malloc(*size) : NULL;
-    if (!text)
-        return NULL;
-    memset(text, ' ', *size);
-    json_dumpb(root, text, length, JSON_COMPACT);
-    return text;
-}
-
 static shoal_status write_file(const writing *out, const json_t *root, bool durable) {
+    enum { ALIGNMENT = 8 }; /* of the header, which is padded with spaces */
     unsigned char length[SAFETENSORS_LENGTH];
-    size_t size;
-    char *header = print_header(root, &size);
+    const size_t text = json_dumpb(root, NULL, 0, JSON_COMPACT);
+    const size_t size = (text + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    if (size > SAFETENSORS_LARGEST_HEADER)
+        return sh_fail(out->context, SHOAL_INVALID,
+                       "%s: its header would be larger than the format allows",
+                       out->path);
+    char *header = text > 0 ? malloc(size) : NULL;
     if (!header)
         return sh_fail(out->context, SHOAL_NO_MEMORY, "%s: out of memory for its header",
                        out->path);
-    shoal_status status;
-    if (size > SAFETENSORS_LARGEST_HEADER) {
-        status = sh_fail(out->context, SHOAL_INVALID,
-                         "%s: its header would be larger than the format allows",
-                         out->path);
-    } else {
-        for (int i = 0; i < SAFETENSORS_LENGTH; i++)
-            length[i] = (unsigned char)(size >> (8 * i));
-        out->parts[0] = (file_part){length, sizeof length};
-        out->parts[1] = (file_part){header, size};
-        status = sh_file_replace(out->context, out->path, out->parts,
-                                 (int)(out->count + 2),
-                                 durable ? SHOAL_SYNC_NAME : SHOAL_SYNC_NONE);
-    }
+    memset(header, ' ', size);
+    json_dumpb(root, header, text, JSON_COMPACT);
+    for (int i = 0; i < SAFETENSORS_LENGTH; i++)
+        length[i] = (unsigned char)(size >> (8 * i));
+    out->parts[0] = (file_part){length, sizeof length};
+    out->parts[1] = (file_part){header, size};
+    const shoal_status status =
+        sh_file_replace(out->context, out->path, out->parts, (int)(out->count + 2),
+                        durable ? SHOAL_SYNC_NAME : SHOAL_SYNC_NONE);
     free(header);
     return status;
 }
@@ -571,10 +504,8 @@ shoal_status sh_safetensors_write(shoal_context *context, const char *path,
         qsort(out.order, (size_t)count, sizeof *out.order, compare_for_writing);
     json_t *root = json_object();
     shoal_status status =
-        root ? describe_notes(&out, root, notes, note_count)
+        root ? describe(&out, root, notes, note_count)
              : sh_fail(context, SHOAL_NO_MEMORY, "%s: out of memory", path);
-    if (status == SHOAL_OK)
-        status = describe_tensors(&out, root);
     if (status == SHOAL_OK)
         status = write_file(&out, root, durable);
     json_decref(root);

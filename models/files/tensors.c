@@ -82,17 +82,6 @@ static uint16_t half_at(const unsigned char *bytes) {
     return half;
 }
 
-/* Four bits of each number, and the fifth where there is one: the first half of a block
-   in the lower bits, the second in the upper ones. */
-static void take_nibbles(const unsigned char *low, const unsigned char *fifth, int centre,
-                         int8_t values[DTYPE_BLOCK]) {
-    for (int i = 0; i < DTYPE_BLOCK; i++) {
-        const int four = low[i % 16] >> (i < 16 ? 0 : 4) & 15;
-        const int upper = fifth ? fifth[i / 8] >> i % 8 & 1 : 0;
-        values[i] = (int8_t)((four | upper << 4) - centre);
-    }
-}
-
 void sh_quantised_block(tensor_dtype dtype, const void *block, int8_t values[DTYPE_BLOCK],
                         uint16_t *scale, uint16_t *shift) {
     const unsigned char *data = block;
@@ -103,12 +92,16 @@ void sh_quantised_block(tensor_dtype dtype, const void *block, int8_t values[DTY
     *shift = shifted ? half_at(data + 2) : 0;
     if (dtype == DTYPE_Q8_0)
         memcpy(values, rest, DTYPE_BLOCK);
-    else
-        take_nibbles(rest + (five ? 4 : 0), five ? rest : NULL,
-                     shifted ? 0
-                     : five  ? 16
-                             : 8,
-                     values);
+    else {
+        /* Four bits of each number, and the fifth where there is one: the first half of a
+           block in the lower bits, the second in the upper ones. */
+        const unsigned char *low = rest + (five ? 4 : 0);
+        for (int i = 0; i < DTYPE_BLOCK; i++) {
+            const int four = low[i % 16] >> (i < 16 ? 0 : 4) & 15;
+            const int upper = five ? rest[i / 8] >> i % 8 & 1 : 0;
+            values[i] = (int8_t)((four | upper << 4) - (shifted ? 0 : five ? 16 : 8));
+        }
+    }
 }
 
 shoal_status sh_file_tensor_to_f32(shoal_context *context, const file_tensor *tensor,

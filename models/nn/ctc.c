@@ -188,19 +188,6 @@ static void advance(const ctc_sequence *s, const int32_t *labels, const int64_t 
     to.label_powers[0] = CTC_NEVER;
 }
 
-/* Minus the logarithm of the probability in a last row of states, with its exponent;
-   infinite where no alignment gets there. */
-static double finish(const ctc_sequence *s, ctc_row row, int64_t *exponent) {
-    const int64_t k = s->count, blank = row.blank_powers[k], label = row.label_powers[k];
-    const int64_t most = max(blank, label), least = -1100;
-    *exponent = most;
-    if (most < CTC_NEVER / 2)
-        return INFINITY;
-    const double sum = ldexp(row.blanks[k], (int)max(blank - most, least)) +
-                       ldexp(row.labels[k], (int)max(label - most, least));
-    return -(log(sum) + (double)most * 0.69314718055994531);
-}
-
 /* All rows ahead; without `keep` the memory of two. NaN where a logit is no number. */
 static double go_ahead(const ctc_sequence *s, bool keep, int64_t *exponent) {
     ctc_row from = row_at(s, s->rows);
@@ -213,33 +200,17 @@ static double go_ahead(const ctc_sequence *s, bool keep, int64_t *exponent) {
         advance(s, s->labels, s->scratch->skips, from, to);
         from = to;
     }
-    return finish(s, from, exponent);
-}
-
-/* The probability of each class at row t, from the states ahead and behind. */
-static void meet(const ctc_sequence *s, ctc_row ahead, ctc_row behind, int64_t exponent) {
-    const ctc_scratch *w = s->scratch;
-    double *posterior = w->posterior, total = 0;
-    memset(posterior, 0, sizeof *posterior * (size_t)s->classes);
-    s->kernels->ctc_meet(s->count + 1, ahead.blanks, ahead.blank_powers, behind.blanks,
-                         behind.blank_powers, NULL, exponent + w->class_powers[0],
-                         w->met);
-    for (int64_t k = 0; k <= s->count; k++)
-        posterior[0] += w->met[k];
-    for (int64_t k = 0; k < s->count; k++)
-        w->emission_powers[k] = w->class_powers[s->labels[k]];
-    s->kernels->ctc_meet(s->count, ahead.labels + 1, ahead.label_powers + 1,
-                         behind.labels + 1, behind.label_powers + 1, w->emission_powers,
-                         exponent, w->met);
-    for (int64_t k = 0; k < s->count; k++)
-        posterior[s->labels[k]] += w->met[k];
-    for (int64_t c = 0; c < s->classes; c++) {
-        posterior[c] /= w->classes[c];
-        total += posterior[c];
-    }
-    const double inverse = 1 / total; /* 1 but for rounding */
-    for (int64_t c = 0; c < s->classes; c++)
-        posterior[c] *= inverse;
+    /* Minus the logarithm of the probability in a last row of states, with its exponent;
+       infinite where no alignment gets there. */
+    const int64_t k = s->count, blank = from.blank_powers[k],
+                  label = from.label_powers[k];
+    const int64_t most = max(blank, label), least = -1100;
+    *exponent = most;
+    if (most < CTC_NEVER / 2)
+        return INFINITY;
+    const double sum = ldexp(from.blanks[k], (int)max(blank - most, least)) +
+                       ldexp(from.labels[k], (int)max(label - most, least));
+    return -(log(sum) + (double)most * 0.69314718055994531);
 }
 
 /* The rows from the last to the first; the gradient may be the logits. */
@@ -254,7 +225,30 @@ static void go_back(const ctc_sequence *s, int64_t exponent, double factor,
     for (int64_t t = s->rows - 1; t >= 0; t--) {
         take_row(s, t);
         advance(s, w->reversed, w->skips_r, from, to);
-        meet(s, row_at(s, t), to, exponent);
+        /* The probability of each class at row t, from the states ahead and behind. */
+        const ctc_row ahead = row_at(s, t);
+
+        double *posterior = w->posterior, total = 0;
+        memset(posterior, 0, sizeof *posterior * (size_t)s->classes);
+        s->kernels->ctc_meet(s->count + 1, ahead.blanks, ahead.blank_powers, to.blanks,
+                             to.blank_powers, NULL, exponent + w->class_powers[0],
+                             w->met);
+        for (int64_t k = 0; k <= s->count; k++)
+            posterior[0] += w->met[k];
+        for (int64_t k = 0; k < s->count; k++)
+            w->emission_powers[k] = w->class_powers[s->labels[k]];
+        s->kernels->ctc_meet(s->count, ahead.labels + 1, ahead.label_powers + 1,
+                             to.labels + 1, to.label_powers + 1, w->emission_powers,
+                             exponent, w->met);
+        for (int64_t k = 0; k < s->count; k++)
+            posterior[s->labels[k]] += w->met[k];
+        for (int64_t c = 0; c < s->classes; c++) {
+            posterior[c] /= w->classes[c];
+            total += posterior[c];
+        }
+        const double inverse = 1 / total; /* 1 but for rounding */
+        for (int64_t c = 0; c < s->classes; c++)
+            posterior[c] *= inverse;
         for (int64_t c = 0; c < s->classes; c++)
             gradient[t * s->classes + c] =
                 (float)(factor * (w->softmax[c] - w->posterior[c]));
@@ -262,11 +256,6 @@ static void go_back(const ctc_sequence *s, int64_t exponent, double factor,
         from = to;
         to = last;
     }
-}
-
-static void fill(float *values, int64_t count, float value) {
-    for (int64_t i = 0; i < count; i++)
-        values[i] = value;
 }
 
 /* ---- A batch --------------------------------------------------------------------- */
@@ -297,32 +286,18 @@ static void sequence_task(void *shared, int64_t task, int thread) {
     c->ctc->losses[task] = loss;
     if (gradient && isfinite(loss))
         go_back(&s, exponent, c->factor, gradient);
-    else if (gradient)
-        fill(gradient, s.rows * classes, isnan(loss) ? NAN : 0);
+    else if (gradient) {
+        const float value = isnan(loss) ? NAN : 0;
+        for (int64_t i = 0; i < s.rows * classes; i++)
+            gradient[i] = value;
+    }
 }
 
-static shoal_status check_sequence(const shoal_ctc *ctc, const shoal_ctc_batch *batch,
-                                   int64_t b) {
-    const int64_t rows = batch->offsets[b + 1] - batch->offsets[b];
-    const int64_t first = batch->label_offsets[b], last = batch->label_offsets[b + 1];
-    if (rows < 0 || rows > ctc->max_rows || last < first ||
-        last - first > ctc->max_labels)
-        return sh_fail(ctc->context, SHOAL_INVALID,
-                       "sequence %lld has %lld rows and %lld labels; planned are %lld "
-                       "and %lld",
-                       (long long)b, (long long)rows, (long long)(last - first),
-                       (long long)ctc->max_rows, (long long)ctc->max_labels);
-    for (int64_t i = first; i < last; i++)
-        if (batch->labels[i] < 1 || batch->labels[i] >= ctc->classes)
-            return sh_fail(ctc->context, SHOAL_INVALID,
-                           "label %lld of sequence %lld is %d; it must be 1 to %lld",
-                           (long long)(i - first), (long long)b, (int)batch->labels[i],
-                           (long long)ctc->classes - 1);
-    return SHOAL_OK;
-}
-
-static shoal_status check_batch(const shoal_ctc *ctc, const shoal_ctc_batch *batch,
-                                const float *logits) {
+shoal_status shoal_ctc_loss(shoal_ctc *ctc, const shoal_ctc_batch *batch,
+                            const float *logits, double factor, float *gradient,
+                            double *losses, shoal_ctc_result *result) {
+    if (!ctc || !result)
+        return sh_fail(ctc ? ctc->context : NULL, SHOAL_INVALID, "ctc or result is NULL");
     if (!batch || batch->batch < 0 || batch->batch > ctc->max_batch || !batch->offsets ||
         !batch->label_offsets || batch->offsets[0] != 0 || batch->label_offsets[0] != 0 ||
         (batch->offsets[batch->batch] > 0 && !logits) ||
@@ -331,19 +306,25 @@ static shoal_status check_batch(const shoal_ctc *ctc, const shoal_ctc_batch *bat
                        "batch, logits, offsets, labels or loss is NULL, offsets do not "
                        "begin with 0, or there are more than %lld sequences",
                        (long long)ctc->max_batch);
-    for (int64_t b = 0; b < batch->batch; b++)
-        TRY(check_sequence(ctc, batch, b));
-    return SHOAL_OK;
-}
-
-shoal_status shoal_ctc_loss(shoal_ctc *ctc, const shoal_ctc_batch *batch,
-                            const float *logits, double factor, float *gradient,
-                            double *losses, shoal_ctc_result *result) {
-    if (!ctc || !result)
-        return sh_fail(ctc ? ctc->context : NULL, SHOAL_INVALID, "ctc or result is NULL");
-    TRY(check_batch(ctc, batch, logits));
+    for (int64_t b = 0; b < batch->batch; b++) {
+        const int64_t rows = batch->offsets[b + 1] - batch->offsets[b];
+        const int64_t first = batch->label_offsets[b], last = batch->label_offsets[b + 1];
+        if (rows < 0 || rows > ctc->max_rows || last < first ||
+            last - first > ctc->max_labels)
+            return sh_fail(
+                ctc->context, SHOAL_INVALID,
+                "sequence %lld has %lld rows and %lld labels; planned are %lld and %lld",
+                (long long)b, (long long)rows, (long long)(last - first),
+                (long long)ctc->max_rows, (long long)ctc->max_labels);
+        for (int64_t i = first; i < last; i++)
+            if (batch->labels[i] < 1 || batch->labels[i] >= ctc->classes)
+                return sh_fail(ctc->context, SHOAL_INVALID,
+                               "label %lld of sequence %lld is %d; it must be 1 to %lld",
+                               (long long)(i - first), (long long)b,
+                               (int)batch->labels[i], (long long)ctc->classes - 1);
+    }
     ctc_call c = {ctc, batch, logits, factor, gradient};
-    sh_team_run(sh_team_of(ctc->context), batch->batch, sequence_task, &c);
+    sh_run_tasks(ctc->context, batch->batch, sequence_task, &c);
     *result = (shoal_ctc_result){0};
     for (int64_t b = 0; b < batch->batch; b++) {
         const bool possible = !isinf(ctc->losses[b]);

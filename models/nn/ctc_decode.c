@@ -104,57 +104,6 @@ static uint64_t hash_with(uint64_t hash, int32_t label) {
     return mixed ^ (mixed >> 32);
 }
 
-static void take_logs(prefix_search *s, int64_t t) {
-    const float *row = s->logits + t * s->classes;
-    const double top = (double)row[likeliest(row, s->classes)];
-    double sum = 0;
-    for (int64_t c = 0; c < s->classes; c++)
-        sum += exp((double)row[c] - top);
-    for (int64_t c = 0; c < s->classes; c++)
-        s->logs[c] = (double)row[c] - top - log(sum);
-}
-
-/* The kept prefixes stay as they are: one more blank, or their last label again. */
-static void stay(prefix_search *s) {
-    for (int64_t i = 0; i < s->kept_count; i++) {
-        prefix next = s->kept[i];
-        next.blank = total(&s->kept[i]) + s->logs[0];
-        next.spoken = next.label ? s->kept[i].spoken + s->logs[next.label] : -INFINITY;
-        s->found[i] = next;
-    }
-    s->found_count = s->kept_count;
-}
-
-static void find_homes(prefix_search *s) {
-    memset(s->homes, -1, sizeof *s->homes * (size_t)(s->kept_count * s->classes));
-    for (int64_t j = 0; j < s->kept_count; j++)
-        for (int64_t i = 0; i < s->kept_count && s->kept[j].label; i++)
-            if (s->kept[i].hash == s->kept[j].before_hash)
-                s->homes[i * s->classes + s->kept[j].label] = (int32_t)j;
-}
-
-/* The same label again needs a blank between. */
-static void extend(prefix_search *s) {
-    for (int64_t i = 0; i < s->kept_count; i++) {
-        const prefix *from = &s->kept[i];
-        for (int32_t c = 1; c < s->classes; c++) {
-            const double spoken = (c == from->label ? from->blank : total(from)) +
-                                  s->logs[c];
-            const int32_t home = s->homes[i * s->classes + c];
-            if (home >= 0)
-                s->found[home].spoken = log_add(s->found[home].spoken, spoken);
-            else if (spoken > -INFINITY)
-                s->found[s->found_count++] = (prefix){.hash = hash_with(from->hash, c),
-                                                      .before_hash = from->hash,
-                                                      .node = from->node,
-                                                      .label = c,
-                                                      .is_new = 1,
-                                                      .blank = -INFINITY,
-                                                      .spoken = spoken};
-        }
-    }
-}
-
 /* The likelier one first; of equals, an order that does not depend on the sort. */
 static int compare(const void *left, const void *right) {
     const prefix *a = left, *b = right;
@@ -164,42 +113,63 @@ static int compare(const void *left, const void *right) {
     return a->hash < b->hash ? -1 : a->hash > b->hash;
 }
 
-static void keep_best(prefix_search *s, int64_t t) {
-    qsort(s->found, (size_t)s->found_count, sizeof *s->found, compare);
-    s->kept_count = s->found_count < s->beams ? s->found_count : s->beams;
-    for (int64_t i = 0; i < s->kept_count; i++) {
-        prefix *one = &s->kept[i];
-        *one = s->found[i];
-        if (one->is_new) {
-            s->nodes[s->node_count] = (prefix_node){one->node, one->label, (int32_t)t};
-            one->node = s->node_count++;
-            one->is_new = 0;
-        }
-    }
-}
-
 static void run_search(prefix_search *s) {
     s->kept[0] = (prefix){.node = -1, .blank = 0, .spoken = -INFINITY};
     s->kept_count = 1;
     for (int64_t t = 0; t < s->rows; t++) {
-        take_logs(s, t);
-        stay(s);
-        find_homes(s);
-        extend(s);
-        keep_best(s, t);
-    }
-}
-
-static void write_labels(const prefix_search *s, int32_t *labels, int32_t *frames,
-                         int64_t *count) {
-    *count = 0;
-    for (int64_t n = s->kept[0].node; n >= 0; n = s->nodes[n].before)
-        ++*count;
-    int64_t at = *count;
-    for (int64_t n = s->kept[0].node; n >= 0; n = s->nodes[n].before) {
-        labels[--at] = s->nodes[n].label;
-        if (frames)
-            frames[at] = s->nodes[n].frame;
+        const float *row = s->logits + t * s->classes;
+        const double top = (double)row[likeliest(row, s->classes)];
+        double sum = 0;
+        for (int64_t c = 0; c < s->classes; c++)
+            sum += exp((double)row[c] - top);
+        for (int64_t c = 0; c < s->classes; c++)
+            s->logs[c] = (double)row[c] - top - log(sum);
+        /* The kept prefixes stay as they are: a blank more, or their last label again. */
+        for (int64_t i = 0; i < s->kept_count; i++) {
+            prefix next = s->kept[i];
+            next.blank = total(&s->kept[i]) + s->logs[0];
+            next.spoken = next.label ? s->kept[i].spoken + s->logs[next.label]
+                                     : -INFINITY;
+            s->found[i] = next;
+        }
+        s->found_count = s->kept_count;
+        memset(s->homes, -1, sizeof *s->homes * (size_t)(s->kept_count * s->classes));
+        for (int64_t j = 0; j < s->kept_count; j++)
+            for (int64_t i = 0; i < s->kept_count && s->kept[j].label; i++)
+                if (s->kept[i].hash == s->kept[j].before_hash)
+                    s->homes[i * s->classes + s->kept[j].label] = (int32_t)j;
+        /* The same label again needs a blank between. */
+        for (int64_t i = 0; i < s->kept_count; i++) {
+            const prefix *from = &s->kept[i];
+            for (int32_t c = 1; c < s->classes; c++) {
+                const double spoken = (c == from->label ? from->blank : total(from)) +
+                                      s->logs[c];
+                const int32_t home = s->homes[i * s->classes + c];
+                if (home >= 0)
+                    s->found[home].spoken = log_add(s->found[home].spoken, spoken);
+                else if (spoken > -INFINITY)
+                    s->found[s->found_count++] =
+                        (prefix){.hash = hash_with(from->hash, c),
+                                 .before_hash = from->hash,
+                                 .node = from->node,
+                                 .label = c,
+                                 .is_new = 1,
+                                 .blank = -INFINITY,
+                                 .spoken = spoken};
+            }
+        }
+        qsort(s->found, (size_t)s->found_count, sizeof *s->found, compare);
+        s->kept_count = s->found_count < s->beams ? s->found_count : s->beams;
+        for (int64_t i = 0; i < s->kept_count; i++) {
+            prefix *one = &s->kept[i];
+            *one = s->found[i];
+            if (one->is_new) {
+                s->nodes[s->node_count] =
+                    (prefix_node){one->node, one->label, (int32_t)t};
+                one->node = s->node_count++;
+                one->is_new = 0;
+            }
+        }
     }
 }
 
@@ -213,8 +183,7 @@ shoal_status shoal_ctc_search(shoal_context *context, int64_t rows, int64_t clas
     for (int64_t i = 0; status == SHOAL_OK && i < rows * classes; i++)
         if (!isfinite(logits[i]))
             status = sh_fail(context, SHOAL_INVALID,
-                             "the logits at row %lld are not "
-                             "finite",
+                             "the logits at row %lld are not finite",
                              (long long)(i / classes));
     if (status != SHOAL_OK)
         return status;
@@ -226,7 +195,15 @@ shoal_status shoal_ctc_search(shoal_context *context, int64_t rows, int64_t clas
     if (!block)
         return SHOAL_NO_MEMORY;
     run_search(&s);
-    write_labels(&s, labels, frames, count);
+    *count = 0;
+    for (int64_t n = s.kept[0].node; n >= 0; n = s.nodes[n].before)
+        ++*count;
+    int64_t at = *count;
+    for (int64_t n = s.kept[0].node; n >= 0; n = s.nodes[n].before) {
+        labels[--at] = s.nodes[n].label;
+        if (frames)
+            frames[at] = s.nodes[n].frame;
+    }
     if (log_probability)
         *log_probability = total(&s.kept[0]);
     sh_release(context, block);

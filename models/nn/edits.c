@@ -54,28 +54,6 @@ static void add_edit(const alignment *a, path *to, int part, path edit) {
         add_path(to + part + 1, edit);
 }
 
-/* Cell j of the row of reference i, from its three neighbours. */
-static void fill_cell(const alignment *a, int64_t i, int64_t j, int part) {
-    const path substitution = {.substitutions = a->reference.values[i] !=
-                                                a->other.values[j - 1]};
-    const path insertion = {.insertions = 1}, deletion = {.deletions = 1};
-    path *above = cell(a, j), *left = cell(a, j - 1);
-    path diagonal = a->corner[0], up = above[0], before = left[0];
-    diagonal.substitutions += substitution.substitutions;
-    up.deletions++;
-    before.insertions++;
-    const bool from_left = is_better(before, up);
-    if (!is_better(from_left ? before : up, diagonal)) {
-        copy_cell(a, a->next, a->corner);
-        add_edit(a, a->next, part, substitution);
-    } else {
-        copy_cell(a, a->next, from_left ? left : above);
-        add_edit(a, a->next, part, from_left ? insertion : deletion);
-    }
-    copy_cell(a, a->corner, above);
-    copy_cell(a, above, a->next);
-}
-
 /* One row of the table per reference; cell j: for the first j of the other. The last cell
    is the answer. */
 static const path *align(const alignment *a) {
@@ -88,8 +66,27 @@ static const path *align(const alignment *a) {
             part++;
         copy_cell(a, a->corner, cell(a, 0));
         add_edit(a, cell(a, 0), part, (path){.deletions = 1});
-        for (int64_t j = 1; j <= a->other.count; j++)
-            fill_cell(a, i, j, part);
+        for (int64_t j = 1; j <= a->other.count; j++) {
+            /* Cell j of the row of reference i, from its three neighbours. */
+            const path substitution = {.substitutions = a->reference.values[i] !=
+                                                        a->other.values[j - 1]};
+            const path insertion = {.insertions = 1}, deletion = {.deletions = 1};
+            path *above = cell(a, j), *left = cell(a, j - 1);
+            path diagonal = a->corner[0], up = above[0], before = left[0];
+            diagonal.substitutions += substitution.substitutions;
+            up.deletions++;
+            before.insertions++;
+            const bool from_left = is_better(before, up);
+            if (!is_better(from_left ? before : up, diagonal)) {
+                copy_cell(a, a->next, a->corner);
+                add_edit(a, a->next, part, substitution);
+            } else {
+                copy_cell(a, a->next, from_left ? left : above);
+                add_edit(a, a->next, part, from_left ? insertion : deletion);
+            }
+            copy_cell(a, a->corner, above);
+            copy_cell(a, above, a->next);
+        }
     }
     return cell(a, a->other.count);
 }

@@ -121,7 +121,7 @@ typedef struct {
 
 static projections projections_of(const encoder *stack, const encoder_layer *weights) {
     const int64_t model = stack->model;
-    const bool shared = sh_encoder_shares_keys(&stack->shape);
+    const bool shared = encoder_shares_keys(&stack->shape);
     const linear all[PROJECTIONS] = {
         {model, model, weights->query, weights->query_bias},
         {model, model, weights->key, weights->key_bias},
@@ -173,14 +173,14 @@ static dropout_mask dropout_at(const pass *p, int64_t layer, int site) {
 /* What the attention is given: q, k and v inside projected. */
 static shoal_inputs attention_inputs(const encoder *stack, const layer_memory *layer) {
     const int64_t model = stack->model;
-    const bool shared = sh_encoder_shares_keys(&stack->shape);
+    const bool shared = encoder_shares_keys(&stack->shape);
     shoal_inputs inputs = {.q = layer->projected,
                            .k = layer->projected + (shared ? 0 : model),
                            .v = layer->projected + (shared ? model : 2 * model),
                            .query_offsets = stack->offsets,
                            .key_offsets = stack->offsets,
                            .state = layer->state};
-    if (sh_encoder_keys_are_queries(&stack->shape))
+    if (encoder_keys_are_queries(&stack->shape))
         inputs.k = NULL;
     return inputs;
 }
@@ -212,8 +212,7 @@ static void place_for_training(encoder *stack, block_layout *block) {
     stack->final_statistics = reserve_floats(block, rows, 2);
     stack->grad_hidden = reserve_floats(block, rows, wide);
     stack->grad_projected = reserve_floats(block, rows, width);
-    if (sh_encoder_shares_keys(&stack->shape) &&
-        !sh_encoder_keys_are_queries(&stack->shape))
+    if (encoder_shares_keys(&stack->shape) && !encoder_keys_are_queries(&stack->shape))
         stack->grad_keys = reserve_floats(block, rows, width);
     stack->grad_rows = reserve_floats(block, rows, model);
     if (stack->shape.dropout > 0)
@@ -267,41 +266,6 @@ static void place(void *argument, block_layout *block) {
 
 /* ---- The object ------------------------------------------------------------------- */
 
-static shoal_status check_shape(shoal_context *context, const encoder_shape *shape,
-                                const encoder_limits *limits) {
-    const struct {
-        const char *name;
-        int64_t value, least, most;
-    } sizes[] = {
-        {"layers", shape->layers, 0, 4096},
-        {"heads", shape->heads, 1, 65536},
-        {"head_dim", shape->head_dim, 1, 65536},
-        {"feed_forward", shape->feed_forward, 1, INT32_MAX / 4},
-        {"batch", limits->batch, 0, INT32_MAX / 2},
-        {"rows", limits->rows, 0, INT32_MAX / 2},
-        {"length", limits->length, 0, INT32_MAX / 2},
-    };
-    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-        if (sizes[i].value < sizes[i].least || sizes[i].value > sizes[i].most)
-            return sh_fail(context, SHOAL_INVALID,
-                           "encoder: %s is %lld: it must be from %lld to %lld",
-                           sizes[i].name, (long long)sizes[i].value,
-                           (long long)sizes[i].least, (long long)sizes[i].most);
-    if (sh_encoder_model(shape) > INT32_MAX / 16)
-        return sh_fail(context, SHOAL_INVALID, "encoder: heads x head_dim is too large");
-    if (!(shape->dropout >= 0 && shape->dropout < 1))
-        return sh_fail(context, SHOAL_INVALID,
-                       "encoder: dropout is %g: it must be at least 0 and below 1",
-                       (double)shape->dropout);
-    if (!(shape->epsilon >= 0 && isfinite(shape->epsilon)))
-        return sh_fail(context, SHOAL_INVALID, "encoder: epsilon must not be negative");
-    if (limits->training &&
-        (limits->half_weights || limits->bf16_weights || limits->packed_weights))
-        return sh_fail(context, SHOAL_INVALID,
-                       "encoder: half and packed weights cannot be trained");
-    return SHOAL_OK;
-}
-
 static shoal_status plan_attention(encoder *stack) {
     const encoder_shape *shape = &stack->shape;
     const shoal_strides strides = {.head = shape->head_dim, .position = stack->width};
@@ -326,11 +290,40 @@ static shoal_status plan_attention(encoder *stack) {
 shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shape,
                                const encoder_limits *limits, encoder **made) {
     *made = NULL;
-    TRY(check_shape(context, shape, limits));
+    const struct {
+        const char *name;
+        int64_t value, least, most;
+    } sizes[] = {
+        {"layers", shape->layers, 0, 4096},
+        {"heads", shape->heads, 1, 65536},
+        {"head_dim", shape->head_dim, 1, 65536},
+        {"feed_forward", shape->feed_forward, 1, INT32_MAX / 4},
+        {"batch", limits->batch, 0, INT32_MAX / 2},
+        {"rows", limits->rows, 0, INT32_MAX / 2},
+        {"length", limits->length, 0, INT32_MAX / 2},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].value < sizes[i].least || sizes[i].value > sizes[i].most)
+            return sh_fail(context, SHOAL_INVALID,
+                           "encoder: %s is %lld: it must be from %lld to %lld",
+                           sizes[i].name, (long long)sizes[i].value,
+                           (long long)sizes[i].least, (long long)sizes[i].most);
+    if (encoder_model(shape) > INT32_MAX / 16)
+        return sh_fail(context, SHOAL_INVALID, "encoder: heads x head_dim is too large");
+    if (!(shape->dropout >= 0 && shape->dropout < 1))
+        return sh_fail(context, SHOAL_INVALID,
+                       "encoder: dropout is %g: it must be at least 0 and below 1",
+                       (double)shape->dropout);
+    if (!(shape->epsilon >= 0 && isfinite(shape->epsilon)))
+        return sh_fail(context, SHOAL_INVALID, "encoder: epsilon must not be negative");
+    if (limits->training &&
+        (limits->half_weights || limits->bf16_weights || limits->packed_weights))
+        return sh_fail(context, SHOAL_INVALID,
+                       "encoder: half and packed weights cannot be trained");
     encoder stack = {.context = context, .shape = *shape, .limits = *limits};
     sh_blas_use_one_thread();
-    stack.model = sh_encoder_model(shape);
-    stack.width = (sh_encoder_shares_keys(shape) ? 2 : 3) * stack.model;
+    stack.model = encoder_model(shape);
+    stack.width = (encoder_shares_keys(shape) ? 2 : 3) * stack.model;
     if (stack.shape.epsilon == 0)
         stack.shape.epsilon = 1e-5f;
     TRY(plan_attention(&stack));
@@ -364,35 +357,6 @@ const void *sh_encoder_state(const encoder *stack, int64_t layer) {
 }
 
 /* ---- Forward: a product, and what follows it while its block is in cache ---------- */
-
-static shoal_status take_batch(encoder *stack, const packing *sequences) {
-    const encoder_limits *limits = &stack->limits;
-    if (sequences->batch < 0 || sequences->batch > limits->batch)
-        return sh_fail(stack->context, SHOAL_INVALID,
-                       "a batch of %lld sequences: this encoder was made for up to %lld",
-                       (long long)sequences->batch, (long long)limits->batch);
-    stack->offsets[0] = 0;
-    for (int64_t b = 0; b < limits->batch; b++) {
-        int64_t next = stack->offsets[b];
-        if (b < sequences->batch) {
-            next = sequences->offsets[b + 1];
-            int64_t length = next - stack->offsets[b];
-            if (sequences->offsets[0] != 0 || length < 0 || length > limits->length)
-                return sh_fail(
-                    stack->context, SHOAL_INVALID,
-                    "sequence %lld of the batch has %lld rows: it must have 0 to "
-                    "%lld, and the first begins at row 0",
-                    (long long)b, (long long)length, (long long)limits->length);
-        }
-        if (next > limits->rows)
-            return sh_fail(
-                stack->context, SHOAL_INVALID,
-                "the batch has over %lld rows, which this encoder was made for",
-                (long long)limits->rows);
-        stack->offsets[b + 1] = next; /* sequences beyond the batch are empty */
-    }
-    return SHOAL_OK;
-}
 
 /* After the product that ends a branch, the attention's output or the feed-forward's
    second: y = base + dropout(y + bias), and its norm. */
@@ -453,8 +417,7 @@ typedef struct {
     float *to;
 } gathering;
 
-static void gather_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void gather_task(void *shared, int64_t task, int thread UNUSED) {
     const gathering *g = shared;
     int64_t last = min((task + 1) * ROW_BLOCK, g->wanted.count);
     for (int64_t i = task * ROW_BLOCK; i < last; i++)
@@ -469,8 +432,8 @@ static const float *attended_rows(const pass *p, int64_t l, float *scratch) {
     if (!narrows(p, l))
         return stack->layers[l].attended;
     gathering g = {p->wanted, stack->model, stack->layers[l].attended, scratch};
-    sh_team_run(sh_team_of(stack->context), ceil_divide(p->wanted.count, ROW_BLOCK),
-                gather_task, &g);
+    sh_run_tasks(stack->context, ceil_divide(p->wanted.count, ROW_BLOCK), gather_task,
+                 &g);
     return scratch;
 }
 
@@ -482,21 +445,6 @@ static void end_branch(encoder *stack, const linear *layer, int64_t rows, const 
     epilogue then = {.run = add_residual, .shared = &e, .whole_rows = true};
     sh_linear_forward_then(stack->context, layer, rows, (const_matrix){x, layer->inputs},
                            (matrix){e.y, stack->model}, then, stack->scratch);
-}
-
-static void begin_feed_forward(encoder *stack, const encoder_layer *weights,
-                               layer_memory *memory, int64_t rows, dropout_mask mask) {
-    const linear widen = widen_linear(stack, weights);
-    hidden_epilogue e = {.bias = widen.bias.data,
-                         .kind = stack->shape.activation,
-                         .mask = mask,
-                         .hidden = memory->hidden,
-                         .activated = stack->activated,
-                         .size = widen.outputs};
-    epilogue then = {.run = activate_hidden, .shared = &e};
-    sh_linear_forward_then(stack->context, &widen, rows,
-                           (const_matrix){memory->forward_in, stack->model},
-                           (matrix){memory->hidden, widen.outputs}, then, stack->scratch);
 }
 
 typedef struct {
@@ -513,26 +461,6 @@ static norm_step begin_norm(const pass *p, int64_t l) {
     return (norm_step){attention_norm(stack, &p->weights->layers[l]),
                        stack->layers[l].attention_in,
                        stack->layers[l].attention_statistics};
-}
-
-/* The feed-forward's second product, and while the rows are in cache the norm that
-   follows: post-norm's own, or the next that pre-norm needs. */
-static void end_feed_forward(const pass *p, int64_t l, int64_t rows) {
-    encoder *stack = p->stack;
-    const encoder_layer *weights = &p->weights->layers[l];
-    layer_memory *memory = &stack->layers[l];
-    const bool post = stack->shape.post_norm;
-    const norm_step next = post ? (norm_step){forward_norm(stack, weights), memory->out,
-                                              memory->forward_statistics}
-                                : begin_norm(p, l + 1);
-    const linear narrow = narrow_linear(stack, weights);
-    end_branch(stack, &narrow, rows, stack->activated,
-               (residual_epilogue){.base = post ? memory->forward_in : memory->middle,
-                                   .mask = dropout_at(p, l, SITE_FORWARD),
-                                   .y = memory->sum,
-                                   .normed = next.normed,
-                                   .statistics = next.statistics,
-                                   .norm = &next.norm});
 }
 
 static shoal_status run_layer(const pass *p, int64_t l, const float *stream) {
@@ -564,17 +492,61 @@ static shoal_status run_layer(const pass *p, int64_t l, const float *stream) {
                                    .statistics = post ? memory->attention_statistics
                                                       : memory->forward_statistics,
                                    .norm = &norm});
-    begin_feed_forward(stack, weights, memory, rows, dropout_at(p, l, SITE_ACTIVATION));
-    end_feed_forward(p, l, rows);
+    const linear widen = widen_linear(stack, weights);
+    hidden_epilogue e = {.bias = widen.bias.data,
+                         .kind = stack->shape.activation,
+                         .mask = dropout_at(p, l, SITE_ACTIVATION),
+                         .hidden = memory->hidden,
+                         .activated = stack->activated,
+                         .size = widen.outputs};
+    epilogue then = {.run = activate_hidden, .shared = &e};
+    sh_linear_forward_then(stack->context, &widen, rows,
+                           (const_matrix){memory->forward_in, stack->model},
+                           (matrix){memory->hidden, widen.outputs}, then, stack->scratch);
+    /* The feed-forward's second product, and while the rows are in cache the norm that
+       follows: post-norm's own, or the next that pre-norm needs. */
+    const norm_step next = post ? (norm_step){forward_norm(stack, weights), memory->out,
+                                              memory->forward_statistics}
+                                : begin_norm(p, l + 1);
+    const linear narrow = narrow_linear(stack, weights);
+    end_branch(stack, &narrow, rows, stack->activated,
+               (residual_epilogue){.base = post ? memory->forward_in : memory->middle,
+                                   .mask = dropout_at(p, l, SITE_FORWARD),
+                                   .y = memory->sum,
+                                   .normed = next.normed,
+                                   .statistics = next.statistics,
+                                   .norm = &next.norm});
     return SHOAL_OK;
 }
 
 shoal_status sh_encoder_forward(encoder *stack, const encoder_weights *weights,
                                 const packing *sequences, row_subset wanted,
                                 dropout_key random, const float *x, const float **out) {
-    shoal_status status = take_batch(stack, sequences);
-    if (status != SHOAL_OK)
-        return status;
+    const encoder_limits *limits = &stack->limits;
+    if (sequences->batch < 0 || sequences->batch > limits->batch)
+        return sh_fail(stack->context, SHOAL_INVALID,
+                       "a batch of %lld sequences: this encoder was made for up to %lld",
+                       (long long)sequences->batch, (long long)limits->batch);
+    stack->offsets[0] = 0;
+    for (int64_t b = 0; b < limits->batch; b++) {
+        int64_t next = stack->offsets[b];
+        if (b < sequences->batch) {
+            next = sequences->offsets[b + 1];
+            int64_t length = next - stack->offsets[b];
+            if (sequences->offsets[0] != 0 || length < 0 || length > limits->length)
+                return sh_fail(
+                    stack->context, SHOAL_INVALID,
+                    "sequence %lld of the batch has %lld rows: it must have 0 to "
+                    "%lld, and the first begins at row 0",
+                    (long long)b, (long long)length, (long long)limits->length);
+        }
+        if (next > limits->rows)
+            return sh_fail(
+                stack->context, SHOAL_INVALID,
+                "the batch has over %lld rows, which this encoder was made for",
+                (long long)limits->rows);
+        stack->offsets[b + 1] = next; /* sequences beyond the batch are empty */
+    }
     const pass p = {stack, weights, packing_rows(sequences), wanted, random};
     const int64_t layers = stack->shape.layers;
     const bool post = stack->shape.post_norm;
@@ -585,9 +557,7 @@ shoal_status sh_encoder_forward(encoder *stack, const encoder_weights *weights,
                         first.statistics);
     }
     for (int64_t l = 0; l < layers; l++) {
-        status = run_layer(&p, l, *out);
-        if (status != SHOAL_OK)
-            return status;
+        TRY(run_layer(&p, l, *out));
         *out = stack->layers[l].out;
     }
     if (!post)
@@ -671,34 +641,13 @@ typedef struct {
 } key_call;
 
 /* The keys' gradient joins the queries', whose projection they share. */
-static void join_keys(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void join_keys(void *shared, int64_t task, int thread UNUSED) {
     const key_call *c = shared;
     const encoder *stack = c->stack;
     int64_t last = min((task + 1) * ROW_BLOCK, c->rows);
     for (int64_t row = task * ROW_BLOCK; row < last; row++)
         stack->context->kernels->add(stack->model, stack->grad_keys + row * stack->width,
                                      stack->grad_projected + row * stack->width);
-}
-
-static shoal_status attention_gradient(encoder *stack, const layer_memory *memory,
-                                       int64_t rows, const float *dout) {
-    shoal_inputs inputs = attention_inputs(stack, memory);
-    const int64_t model = stack->model;
-    float *all = stack->grad_projected;
-    const bool shared = sh_encoder_shares_keys(&stack->shape);
-    shoal_gradients gradients = {.out = memory->attended,
-                                 .dout = dout,
-                                 .dq = all,
-                                 .dk = shared ? stack->grad_keys : all + model,
-                                 .dv = all + (shared ? model : 2 * model)};
-    TRY(shoal_backward(stack->plan, &inputs, &gradients));
-    if (stack->grad_keys) {
-        key_call c = {stack, rows};
-        sh_team_run(sh_team_of(stack->context), ceil_divide(rows, ROW_BLOCK), join_keys,
-                    &c);
-    }
-    return SHOAL_OK;
 }
 
 /* From the wanted rows, which lie in front, to all rows; the others are 0. In place, from
@@ -716,23 +665,6 @@ static void scatter_wanted(const pass *p, float *gradient) {
     }
 }
 
-/* The output product's way back: grad_rows is then the gradient of what the attention
-   gave. dy may be `stream`, the gradient around the branch; both have all rows
-   afterwards. */
-static void output_branch(const pass *p, int64_t l, const float *dy, float *stream) {
-    encoder *stack = p->stack;
-    const linear output = output_linear(stack, &p->weights->layers[l]);
-    sh_linear_backward(stack->context, &output, rows_after(p, l),
-                       (const_matrix){attended_rows(p, l, stack->grad_projected),
-                                      stack->model},
-                       (const_matrix){dy, stack->model},
-                       (matrix){stack->grad_rows, stack->model});
-    if (narrows(p, l)) {
-        scatter_wanted(p, stack->grad_rows);
-        scatter_wanted(p, stream);
-    }
-}
-
 /* From grad_rows, which output_branch gave, to the gradient at the attention's input.
    `in` is what was projected. */
 static shoal_status attention_branch(encoder *stack, const encoder_layer *weights,
@@ -740,7 +672,20 @@ static shoal_status attention_branch(encoder *stack, const encoder_layer *weight
                                      const float *in, bool onto, float *into) {
     const shoal_context *context = stack->context;
     const int64_t model = stack->model;
-    TRY(attention_gradient(stack, memory, rows, stack->grad_rows));
+    shoal_inputs inputs = attention_inputs(stack, memory);
+
+    float *all = stack->grad_projected;
+    const bool shared = encoder_shares_keys(&stack->shape);
+    shoal_gradients gradients = {.out = memory->attended,
+                                 .dout = stack->grad_rows,
+                                 .dq = all,
+                                 .dk = shared ? stack->grad_keys : all + model,
+                                 .dv = all + (shared ? model : 2 * model)};
+    TRY(shoal_backward(stack->plan, &inputs, &gradients));
+    if (stack->grad_keys) {
+        key_call c = {stack, rows};
+        sh_run_tasks(stack->context, ceil_divide(rows, ROW_BLOCK), join_keys, &c);
+    }
     projections parts = projections_of(stack, weights);
     for (int i = 0; i < parts.count; i++) {
         const linear *part = &parts.parts[i];
@@ -779,7 +724,19 @@ static shoal_status layer_backward(const pass *p, int64_t l, const float *stream
                      post ? memory->attention_statistics : memory->forward_statistics,
                      given, post ? NULL : gradient, gradient, stack->norm_parts);
     dy = through_dropout(stack, dropout_at(p, l, SITE_ATTENTION), rows, gradient);
-    output_branch(p, l, dy, gradient);
+    /* The output product's way back: grad_rows is then the gradient of what the attention
+       gave. dy may be `stream`, the gradient around the branch; both have all rows
+       afterwards. */
+    const linear output = output_linear(stack, weights);
+    sh_linear_backward(stack->context, &output, rows,
+                       (const_matrix){attended_rows(p, l, stack->grad_projected),
+                                      stack->model},
+                       (const_matrix){dy, stack->model},
+                       (matrix){stack->grad_rows, stack->model});
+    if (narrows(p, l)) {
+        scatter_wanted(p, stack->grad_rows);
+        scatter_wanted(p, gradient);
+    }
     TRY(attention_branch(stack, weights, memory, p->rows,
                          post ? stream : memory->attention_in, post, given));
     if (!post)
@@ -806,9 +763,7 @@ shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
     }
     for (int64_t l = layers - 1; l >= 0; l--) {
         const float *stream = l > 0 ? stack->layers[l - 1].out : x;
-        shoal_status status = layer_backward(&p, l, stream, gradient);
-        if (status != SHOAL_OK)
-            return status;
+        TRY(layer_backward(&p, l, stream, gradient));
         if (stack->layer_done)
             stack->layer_done(stack->layer_shared, l);
     }

@@ -27,11 +27,21 @@ typedef struct {
     float epsilon;     /* of the norms; 0: 1e-5 */
 } encoder_shape;
 
-int64_t sh_encoder_model(const encoder_shape *shape); /* M */
-/* Whether the attention takes its queries as keys, and whether a layer has no projection
-   of keys. */
-bool sh_encoder_keys_are_queries(const encoder_shape *shape);
-bool sh_encoder_shares_keys(const encoder_shape *shape);
+/* M. */
+static inline int64_t encoder_model(const encoder_shape *shape) {
+    return shape->heads * shape->head_dim;
+}
+
+/* Whether the attention takes its queries as keys. */
+static inline bool encoder_keys_are_queries(const encoder_shape *shape) {
+    const shoal_kind_info *kind = shoal_kind_describe((int)shape->attention.kind);
+    return kind && kind->keys_are_queries;
+}
+
+/* Whether a layer has no projection of keys. */
+static inline bool encoder_shares_keys(const encoder_shape *shape) {
+    return shape->shared_qk || encoder_keys_are_queries(shape);
+}
 
 /* One layer's numbers. Any bias may be absent. Where query, key and value (or query and
    value, when the keys are shared) follow each other in memory, they are one product. */

@@ -1,22 +1,7 @@
-/* What an encoder's shape says of its weights, and their places in an arena. */
+/* An encoder's weights in an arena. */
 #include <stdio.h>
 
 #include "models/nn/encoder.h"
-
-int64_t sh_encoder_model(const encoder_shape *shape) {
-    return shape->heads * shape->head_dim;
-}
-
-bool sh_encoder_keys_are_queries(const encoder_shape *shape) {
-    const shoal_kind_info *kind = shoal_kind_describe((int)shape->attention.kind);
-    return kind && kind->keys_are_queries;
-}
-
-bool sh_encoder_shares_keys(const encoder_shape *shape) {
-    return shape->shared_qk || sh_encoder_keys_are_queries(shape);
-}
-
-/* ---- Weights in an arena ---------------------------------------------------------- */
 
 static void describe_linear(parameters *into, int64_t outputs, int64_t inputs,
                             int64_t layer, const char *name) {
@@ -37,8 +22,8 @@ static const char *const projection_names[PROJECTIONS] = {"attention.query",
                                                           "attention.value"};
 
 void sh_encoder_describe(parameters *into, const encoder_shape *shape) {
-    const int64_t model = sh_encoder_model(shape), wide = shape->feed_forward;
-    const bool shared = sh_encoder_shares_keys(shape);
+    const int64_t model = encoder_model(shape), wide = shape->feed_forward;
+    const bool shared = encoder_shares_keys(shape);
     char prefix[64];
     for (int64_t l = 0; l < shape->layers; l++) {
         /* Query, key and value lie together, so that they are one product. */

@@ -23,8 +23,7 @@ typedef struct {
     float *dx;
 } activation_call;
 
-static void activation_back_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void activation_back_task(void *shared, int64_t task, int thread UNUSED) {
     const activation_call *c = shared;
     int64_t first = task * ELEMENT_BLOCK;
     activation_slope(c->context, c->kind, min(ELEMENT_BLOCK, c->count - first),
@@ -34,8 +33,7 @@ static void activation_back_task(void *shared, int64_t task, int thread) {
 void sh_activation_backward(const shoal_context *context, activation kind, int64_t count,
                             const float *x, const float *dy, float *dx) {
     activation_call c = {context, kind, count, x, dy, dx};
-    sh_team_run(sh_team_of(context), ceil_divide(count, ELEMENT_BLOCK),
-                activation_back_task, &c);
+    sh_run_tasks(context, ceil_divide(count, ELEMENT_BLOCK), activation_back_task, &c);
 }
 
 /* ---- Dropout ---------------------------------------------------------------------- */
@@ -47,14 +45,14 @@ void sh_dropout_factors(const dropout_mask *mask, int64_t row, int64_t left,
     const uint32_t dropped = (uint32_t)(mask->rate * 65536.0f + 0.5f);
     const float kept = 65536.0f / (65536.0f - (float)dropped);
     const uint64_t key =
-        sh_random_bits(mask->seed ^ sh_random_bits(mask->site, STREAM_DROPOUT, 0),
-                       STREAM_DROPOUT, mask->step);
+        random_bits(mask->seed ^ random_bits(mask->site, STREAM_DROPOUT, 0),
+                    STREAM_DROPOUT, mask->step);
     uint64_t bits = 0;
     for (int64_t i = 0; i < count; i++) {
         uint64_t column = (uint64_t)(left + i);
         if (i == 0 || column % 4 == 0)
-            bits = sh_random_bits(key, STREAM_DROPOUT,
-                                  ((uint64_t)(mask->first + row) << 32) + column / 4);
+            bits = random_bits(key, STREAM_DROPOUT,
+                               ((uint64_t)(mask->first + row) << 32) + column / 4);
         uint32_t number = (uint32_t)(bits >> (16 * (column % 4))) & 0xffffu;
         factors[i] = number < dropped ? 0 : kept;
     }
@@ -78,8 +76,7 @@ typedef struct {
     float *y;
 } dropout_call;
 
-static void dropout_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void dropout_task(void *shared, int64_t task, int thread UNUSED) {
     const dropout_call *c = shared;
     int64_t last = min((task + 1) * ROW_BLOCK, c->rows);
     for (int64_t row = task * ROW_BLOCK; row < last; row++) {
@@ -93,7 +90,7 @@ static void dropout_task(void *shared, int64_t task, int thread) {
 void sh_dropout_apply(const shoal_context *context, const dropout_mask *mask,
                       int64_t rows, int64_t size, const float *x, float *y) {
     dropout_call c = {context, mask, rows, size, x, y};
-    sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), dropout_task, &c);
+    sh_run_tasks(context, ceil_divide(rows, ROW_BLOCK), dropout_task, &c);
 }
 
 /* ---- Layer norm ------------------------------------------------------------------- */
@@ -109,8 +106,7 @@ typedef struct {
     float *parts; /* backward: [blocks][2][size] */
 } norm_call;
 
-static void norm_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void norm_task(void *shared, int64_t task, int thread UNUSED) {
     const norm_call *c = shared;
     int64_t size = c->norm->size, first = task * ROW_BLOCK;
     sh_model_kernels(c->context)
@@ -123,15 +119,14 @@ static void norm_task(void *shared, int64_t task, int thread) {
 void sh_norm_forward(const shoal_context *context, const layer_norm *norm, int64_t rows,
                      const float *x, float *y, float *statistics) {
     norm_call c = {context, norm, rows, x, NULL, NULL, y, statistics, NULL};
-    sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), norm_task, &c);
+    sh_run_tasks(context, ceil_divide(rows, ROW_BLOCK), norm_task, &c);
 }
 
 int64_t sh_norm_scratch(int64_t size, int64_t rows) {
     return 2 * size * ceil_divide(rows, NORM_BLOCK);
 }
 
-static void norm_back_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void norm_back_task(void *shared, int64_t task, int thread UNUSED) {
     const norm_call *c = shared;
     int64_t size = c->norm->size, first = task * NORM_BLOCK;
     float *part = c->parts + 2 * size * task;
@@ -148,7 +143,7 @@ void sh_norm_backward(const shoal_context *context, const layer_norm *norm, int6
                       const float *base, float *dx, float *scratch) {
     norm_call c = {context, norm, rows, x, dy, base, dx, (float *)statistics, scratch};
     int64_t blocks = ceil_divide(rows, NORM_BLOCK);
-    sh_team_run(sh_team_of(context), blocks, norm_back_task, &c);
+    sh_run_tasks(context, blocks, norm_back_task, &c);
     sh_model_kernels(context)->column_sums(blocks, norm->size, scratch, 2 * norm->size,
                                            norm->scale.gradient);
     sh_model_kernels(context)->column_sums(blocks, norm->size, scratch + norm->size,
@@ -169,18 +164,6 @@ void sh_sinusoidal_positions(int64_t length, int64_t size, float *table) {
     }
 }
 
-static int64_t packing_sequence(const packing *sequences, int64_t row) {
-    int64_t low = 0, high = sequences->batch; /* offsets[low] <= row < offsets[high] */
-    while (high - low > 1) {
-        int64_t middle = low + (high - low) / 2;
-        if (sequences->offsets[middle] <= row)
-            low = middle;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 typedef struct {
     const shoal_context *context;
     const packing *sequences;
@@ -191,8 +174,7 @@ typedef struct {
     float *out;
 } embedding_call;
 
-static void embed_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void embed_task(void *shared, int64_t task, int thread UNUSED) {
     const embedding_call *c = shared;
     int64_t last = min((task + 1) * ROW_BLOCK, c->rows);
     for (int64_t row = task * ROW_BLOCK; row < last; row++) {
@@ -207,11 +189,10 @@ void sh_embedding_forward(const shoal_context *context, int64_t rows, int64_t si
                           const int32_t *tokens, const float *table, float factor,
                           float *out) {
     embedding_call c = {context, NULL, rows, size, tokens, table, factor, out};
-    sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), embed_task, &c);
+    sh_run_tasks(context, ceil_divide(rows, ROW_BLOCK), embed_task, &c);
 }
 
-static void embed_add_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void embed_add_task(void *shared, int64_t task, int thread UNUSED) {
     const embedding_call *c = shared;
     int64_t last = min((task + 1) * ROW_BLOCK, c->rows);
     for (int64_t row = task * ROW_BLOCK; row < last; row++)
@@ -223,13 +204,12 @@ static void embed_add_task(void *shared, int64_t task, int thread) {
 void sh_embedding_add(const shoal_context *context, int64_t rows, int64_t size,
                       const int32_t *tokens, const float *table, float *out) {
     embedding_call c = {context, NULL, rows, size, tokens, table, 1, out};
-    sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), embed_add_task, &c);
+    sh_run_tasks(context, ceil_divide(rows, ROW_BLOCK), embed_add_task, &c);
 }
 
 /* A task has some columns of every row, so that all rows of a token are added by the same
    task, in order. */
-static void embed_back_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void embed_back_task(void *shared, int64_t task, int thread UNUSED) {
     const embedding_call *c = shared;
     int64_t left = task * COLUMN_BLOCK, width = min(COLUMN_BLOCK, c->size - left);
     for (int64_t row = 0; row < c->rows; row++) {
@@ -244,15 +224,21 @@ void sh_embedding_backward(const shoal_context *context, int64_t rows, int64_t s
                            const int32_t *tokens, const float *dout, float factor,
                            float *gradient) {
     embedding_call c = {context, NULL, rows, size, tokens, dout, factor, gradient};
-    sh_team_run(sh_team_of(context), ceil_divide(size, COLUMN_BLOCK), embed_back_task,
-                &c);
+    sh_run_tasks(context, ceil_divide(size, COLUMN_BLOCK), embed_back_task, &c);
 }
 
-static void positions_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void positions_task(void *shared, int64_t task, int thread UNUSED) {
     const embedding_call *c = shared;
     int64_t first = task * ROW_BLOCK, last = min(first + ROW_BLOCK, c->rows);
-    int64_t sequence = packing_sequence(c->sequences, first);
+    int64_t low = 0, high = c->sequences->batch; /* offsets[low] <= row < offsets[high] */
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (c->sequences->offsets[middle] <= first)
+            low = middle;
+        else
+            high = middle;
+    }
+    int64_t sequence = low;
     for (int64_t row = first; row < last; row++) {
         while (c->sequences->offsets[sequence + 1] <= row)
             sequence++;
@@ -266,11 +252,10 @@ void sh_positions_forward(const shoal_context *context, const packing *sequences
                           int64_t size, const float *table, float *x) {
     const int64_t rows = packing_rows(sequences);
     embedding_call c = {context, sequences, rows, size, NULL, table, 1, x};
-    sh_team_run(sh_team_of(context), ceil_divide(rows, ROW_BLOCK), positions_task, &c);
+    sh_run_tasks(context, ceil_divide(rows, ROW_BLOCK), positions_task, &c);
 }
 
-static void positions_back_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void positions_back_task(void *shared, int64_t task, int thread UNUSED) {
     const embedding_call *c = shared;
     const int64_t *offsets = c->sequences->offsets;
     int64_t first = task * ROW_BLOCK;
@@ -288,8 +273,7 @@ void sh_positions_backward(const shoal_context *context, const packing *sequence
                            int64_t size, int64_t longest, const float *dout,
                            float *gradient) {
     embedding_call c = {context, sequences, 0, size, NULL, dout, 1, gradient};
-    sh_team_run(sh_team_of(context), ceil_divide(longest, ROW_BLOCK), positions_back_task,
-                &c);
+    sh_run_tasks(context, ceil_divide(longest, ROW_BLOCK), positions_back_task, &c);
 }
 
 /* ---- Convolution over time -------------------------------------------------------- */
@@ -334,8 +318,7 @@ static const float *tap_weight(const conv1d *layer, int64_t tap) {
     return (const float *)layer->weight.data + tap * layer->outputs * layer->inputs;
 }
 
-static void conv_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void conv_task(void *shared, int64_t task, int thread UNUSED) {
     const conv_call *c = shared;
     const conv1d *layer = c->layer;
     const int64_t outputs = layer->outputs, inputs = layer->inputs;
@@ -372,13 +355,12 @@ void sh_conv_forward(const shoal_context *context, const conv1d *layer, int64_t 
                    .x = x,
                    .sums = before ? before : out,
                    .out = out};
-    sh_team_run(sh_team_of(context), ceil_divide(c.rows, TIME_BLOCK), conv_task, &c);
+    sh_run_tasks(context, ceil_divide(c.rows, TIME_BLOCK), conv_task, &c);
 }
 
 /* dx of some rows of x, gathered over the taps, so that no two tasks write to one row.
    Row s of x is tap s + 1 - stride t of row t. */
-static void conv_back_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void conv_back_task(void *shared, int64_t task, int thread UNUSED) {
     const conv_call *c = shared;
     const conv1d *layer = c->layer;
     const int64_t outputs = layer->outputs, inputs = layer->inputs,
@@ -429,6 +411,5 @@ void sh_conv_backward(const shoal_context *context, const conv1d *layer, int64_t
                           tap == 1 ? layer->bias.gradient : NULL);
     }
     if (dx)
-        sh_team_run(sh_team_of(context), ceil_divide(length, TIME_BLOCK), conv_back_task,
-                    &c);
+        sh_run_tasks(context, ceil_divide(length, TIME_BLOCK), conv_back_task, &c);
 }

@@ -43,8 +43,7 @@ typedef struct {
     epilogue then;
 } product;
 
-static void product_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void product_task(void *shared, int64_t task, int thread UNUSED) {
     const product *p = shared;
     int64_t first = task / p->column_blocks * p->row_block;
     int64_t left = task % p->column_blocks * p->column_block;
@@ -70,8 +69,8 @@ static void run_product(product *p) {
         p->row_block = even_blocks(p->rows, most, p->rows > 4 * LEAST_ROWS ? 4 : 1, 16);
     else
         p->row_block = most;
-    sh_team_run(sh_team_of(p->context),
-                ceil_divide(p->rows, p->row_block) * p->column_blocks, product_task, p);
+    sh_run_tasks(p->context, ceil_divide(p->rows, p->row_block) * p->column_blocks,
+                 product_task, p);
 }
 
 void sh_matmul_data(const shoal_context *context, int64_t rows, int64_t inputs,
@@ -99,8 +98,7 @@ typedef struct {
     float *bias_gradient;
 } weight_product;
 
-static void weight_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void weight_task(void *shared, int64_t task, int thread UNUSED) {
     const weight_product *p = shared;
     int64_t output = task / p->input_blocks * p->output_block;
     int64_t input = task % p->input_blocks * p->input_block;
@@ -132,29 +130,33 @@ void sh_matmul_weights(const shoal_context *context, int64_t rows, int64_t input
                         .dw = dw,
                         .bias_gradient = bias_gradient};
     p.input_blocks = ceil_divide(inputs, p.input_block);
-    sh_team_run(sh_team_of(context),
-                ceil_divide(outputs, p.output_block) * p.input_blocks, weight_task, &p);
+    sh_run_tasks(context, ceil_divide(outputs, p.output_block) * p.input_blocks,
+                 weight_task, &p);
 }
 
-/* y = x W' for few rows, with W read where it lies. */
+/* y = x W' where a weight is read as it lies: by a few rows, or packed. */
 typedef struct {
     const shoal_context *context;
-    int64_t rows, inputs, outputs;
+    const linear *layer;
+    int64_t rows;
     const_matrix x;
-    const char *w;
-    bool half;
     matrix y;
-} few_product;
+    epilogue then;
+    void *panels;      /* of rows; see the tasks */
+    int64_t row_block; /* rows of a task, of floats */
+} layer_product;
 
-static void few_task(void *shared, int64_t task, int thread) {
-    (void)thread;
-    const few_product *p = shared;
-    const size_t element = p->half ? sizeof(uint16_t) : sizeof(float);
+static void few_task(void *shared, int64_t task, int thread UNUSED) {
+    const layer_product *p = shared;
+    const linear *layer = p->layer;
+    const bool half = layer->weight.half;
+    const size_t element = half ? sizeof(uint16_t) : sizeof(float);
     float sums[FEW_ROWS];
-    int64_t last = min((task + 1) * FEW_OUTPUTS, p->outputs);
+    int64_t last = min((task + 1) * FEW_OUTPUTS, layer->outputs);
     for (int64_t output = task * FEW_OUTPUTS; output < last; output++) {
-        p->context->kernels->dots(p->inputs, p->rows, p->x.data, p->x.stride,
-                                  p->w + element * (size_t)(output * p->inputs), p->half,
+        const char *w = layer->weight.data;
+        p->context->kernels->dots(layer->inputs, p->rows, p->x.data, p->x.stride,
+                                  w + element * (size_t)(output * layer->inputs), half,
                                   sums);
         for (int64_t r = 0; r < p->rows; r++)
             p->y.data[r * p->y.stride + output] = sums[r];
@@ -168,8 +170,7 @@ typedef struct {
     float *out;
 } widening;
 
-static void widen_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void widen_task(void *shared, int64_t task, int thread UNUSED) {
     const widening *w = shared;
     int64_t first = task * HALF_BLOCK;
     w->context->kernels->widen(min(HALF_BLOCK, w->count - first), w->halves + first,
@@ -179,7 +180,7 @@ static void widen_task(void *shared, int64_t task, int thread) {
 void sh_widen_halves(const shoal_context *context, int64_t count, const uint16_t *halves,
                      float *out) {
     widening w = {context, count, halves, out};
-    sh_team_run(sh_team_of(context), ceil_divide(count, HALF_BLOCK), widen_task, &w);
+    sh_run_tasks(context, ceil_divide(count, HALF_BLOCK), widen_task, &w);
 }
 
 /* ---- Products of bfloat16 ---------------------------------------------------------- */
@@ -191,68 +192,40 @@ void sh_bf16_put(int64_t inputs, int64_t output, const float *row, uint32_t *pai
             bfloat_pair(row[2 * p], row[2 * p + 1]);
 }
 
-typedef struct {
-    const shoal_context *context;
-    const linear *layer;
-    int64_t rows;
-    const_matrix x;
-    matrix y;
-    epilogue then;
-    uint32_t *panels; /* [ceil(rows / PACKED_ROWS)][inputs / 2][PACKED_ROWS] */
-} bf16_products;
-
+/* Panels: uint32_t [ceil(rows / PACKED_ROWS)][inputs / 2][PACKED_ROWS]. */
 enum { PANELS_PER_TASK = 6 };
 
-static void bf16_panel_task(void *shared, int64_t task, int thread) {
-    const bf16_products *p = shared;
+static void bf16_panel_task(void *shared, int64_t task, int thread UNUSED) {
+    const layer_product *p = shared;
     const int64_t first = task * PACKED_ROWS, inputs = p->layer->inputs;
-    (void)thread;
     sh_model_kernels(p->context)
         ->bf16_panel(inputs, (int)min(PACKED_ROWS, p->rows - first),
                      p->x.data + first * p->x.stride, p->x.stride,
-                     p->panels + first * inputs / 2);
+                     (uint32_t *)p->panels + first * inputs / 2);
 }
 
 /* All outputs of some panels: a block of the weight stays in cache while they pass. */
-static void bf16_task(void *shared, int64_t task, int thread) {
-    const bf16_products *p = shared;
+static void bf16_task(void *shared, int64_t task, int thread UNUSED) {
+    const layer_product *p = shared;
     const int64_t pairs = p->layer->inputs / 2, outputs = p->layer->outputs;
     const int64_t first = task * PANELS_PER_TASK * PACKED_ROWS;
     const int64_t end = min(first + PANELS_PER_TASK * PACKED_ROWS, p->rows);
-    const uint32_t *w = p->layer->weight.data;
-    (void)thread;
+    const uint32_t *w = p->layer->weight.data, *panels = p->panels;
     for (int64_t left = 0; left < outputs; left += PACKED_OUTPUTS)
         for (int64_t row = first; row < end; row += PACKED_ROWS)
             sh_model_kernels(p->context)
-                ->bf16_product(pairs, w + left * pairs, p->panels + row * pairs,
+                ->bf16_product(pairs, w + left * pairs, panels + row * pairs,
                                (int)min(PACKED_ROWS, end - row),
                                p->y.data + row * p->y.stride + left, p->y.stride);
     if (p->then.run)
         p->then.run(p->then.shared, p->context, first, end - first, 0, outputs);
 }
 
-static void bf16_forward(const shoal_context *context, const linear *layer, int64_t rows,
-                         const_matrix x, matrix y, epilogue then, float *scratch) {
-    bf16_products p = {context, layer, rows, x, y, then, (uint32_t *)(void *)scratch};
-    const int64_t panels = ceil_divide(rows, PACKED_ROWS);
-    sh_team_run(sh_team_of(context), panels, bf16_panel_task, &p);
-    sh_team_run(sh_team_of(context), ceil_divide(panels, PANELS_PER_TASK), bf16_task, &p);
-}
-
 /* ---- Products with packed weights -------------------------------------------------- */
 
 /* Many rows: where BLAS packs both factors in every call, the weight lies packed from the
-   beginning, and a task packs its rows once for all outputs. */
-typedef struct {
-    const shoal_context *context;
-    const linear *layer;
-    int64_t rows, row_block;
-    const_matrix x;
-    matrix y;
-    epilogue then;
-    float *panels; /* [threads][TASK_ROWS][inputs] */
-} panel_product;
-
+   beginning, and a task packs its rows once for all outputs. Panels: float [threads]
+   [TASK_ROWS][inputs]. */
 enum { TASK_ROWS = 8 * PACKED_ROWS };
 
 int64_t sh_panel_scratch(const shoal_context *context, int64_t inputs) {
@@ -260,11 +233,11 @@ int64_t sh_panel_scratch(const shoal_context *context, int64_t inputs) {
 }
 
 static void panel_task(void *shared, int64_t task, int thread) {
-    const panel_product *p = shared;
+    const layer_product *p = shared;
     const int64_t inputs = p->layer->inputs, outputs = p->layer->outputs;
     const int64_t first = task * p->row_block, end = min(first + p->row_block, p->rows);
     const float *w = p->layer->weight.data;
-    float *panels = p->panels + thread * TASK_ROWS * inputs;
+    float *panels = (float *)p->panels + thread * TASK_ROWS * inputs;
     for (int64_t row = first; row < end; row += PACKED_ROWS) {
         const int rows = (int)min(PACKED_ROWS, end - row);
         sh_packed_panel(inputs, rows, sh_packed_width(rows),
@@ -283,13 +256,6 @@ static void panel_task(void *shared, int64_t task, int thread) {
         p->then.run(p->then.shared, p->context, first, end - first, 0, outputs);
 }
 
-static void panel_forward(const shoal_context *context, const linear *layer, int64_t rows,
-                          const_matrix x, matrix y, epilogue then, float *scratch) {
-    const int64_t block = even_blocks(max(rows, 1), TASK_ROWS, 4, PACKED_ROWS);
-    panel_product p = {context, layer, rows, block, x, y, then, scratch};
-    sh_team_run(sh_team_of(context), ceil_divide(rows, block), panel_task, &p);
-}
-
 /* ---- The linear layer ------------------------------------------------------------- */
 
 int64_t sh_linear_scratch(const linear *layer, int64_t rows) {
@@ -302,20 +268,22 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
                             int64_t rows, const_matrix x, matrix y, epilogue then,
                             float *scratch) {
     const nn_tensor *weight = &layer->weight;
+    layer_product of = {context, layer, rows, x, y, then, .panels = scratch};
     if (weight->bf16) {
-        bf16_forward(context, layer, rows, x, y, then, scratch);
+        const int64_t panels = ceil_divide(rows, PACKED_ROWS);
+        sh_run_tasks(context, panels, bf16_panel_task, &of);
+        sh_run_tasks(context, ceil_divide(panels, PANELS_PER_TASK), bf16_task, &of);
         return;
     }
     if (weight->packed) {
-        panel_forward(context, layer, rows, x, y, then, scratch);
+        of.row_block = even_blocks(max(rows, 1), TASK_ROWS, 4, PACKED_ROWS);
+        sh_run_tasks(context, ceil_divide(rows, of.row_block), panel_task, &of);
         return;
     }
     if (rows <= FEW_ROWS) {
-        few_product p = {context, rows,         layer->inputs, layer->outputs,
-                         x,       weight->data, weight->half,  y};
         if (rows > 0)
-            sh_team_run(sh_team_of(context), ceil_divide(layer->outputs, FEW_OUTPUTS),
-                        few_task, &p);
+            sh_run_tasks(context, ceil_divide(layer->outputs, FEW_OUTPUTS), few_task,
+                         &of);
         if (then.run && rows > 0)
             then.run(then.shared, context, 0, rows, 0, layer->outputs);
         return;

@@ -27,8 +27,7 @@ typedef struct {
     atomic_llong correct; /* whole numbers: the order of adding does not matter */
 } entropy_call;
 
-static void entropy_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void entropy_task(void *shared, int64_t task, int thread UNUSED) {
     entropy_call *c = shared;
     int64_t last = min((task + 1) * ROW_BLOCK, c->rows), correct = 0;
     for (int64_t row = task * ROW_BLOCK; row < last; row++) {
@@ -48,28 +47,6 @@ static void entropy_task(void *shared, int64_t task, int thread) {
     atomic_fetch_add(&c->correct, correct);
 }
 
-/* Adds the losses of the call's rows, at most PART, to the sum of those before. */
-static void entropy_part(entropy_call *c, double *sum) {
-    sh_team_run(sh_team_of(c->context), ceil_divide(c->rows, ROW_BLOCK), entropy_task, c);
-    for (int64_t row = 0; row < c->rows; row++)
-        *sum += (double)c->losses[row];
-}
-
-static shoal_status check_targets(shoal_context *context, int64_t rows, int64_t classes,
-                                  const int32_t *targets, int64_t *counted) {
-    *counted = 0;
-    for (int64_t row = 0; row < rows; row++) {
-        const int32_t target = targets[row];
-        if (target != SHOAL_IGNORED && (target < 0 || target >= classes))
-            return sh_fail(
-                context, SHOAL_INVALID,
-                "target %d at row %lld: it must be 0 to %lld, or %d to be ignored",
-                (int)target, (long long)row, (long long)classes - 1, SHOAL_IGNORED);
-        *counted += target != SHOAL_IGNORED;
-    }
-    return SHOAL_OK;
-}
-
 shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows, int64_t classes,
                                  const float *logits, const int32_t *targets,
                                  float *gradient, shoal_loss *loss) {
@@ -78,8 +55,16 @@ shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows, int64_t c
         return sh_fail(context, SHOAL_INVALID,
                        "context, logits, targets or loss is NULL, rows is negative or "
                        "there are no classes");
-    int64_t counted;
-    TRY(check_targets(context, rows, classes, targets, &counted));
+    int64_t counted = 0;
+    for (int64_t row = 0; row < rows; row++) {
+        const int32_t target = targets[row];
+        if (target != SHOAL_IGNORED && (target < 0 || target >= classes))
+            return sh_fail(
+                context, SHOAL_INVALID,
+                "target %d at row %lld: it must be 0 to %lld, or %d to be ignored",
+                (int)target, (long long)row, (long long)classes - 1, SHOAL_IGNORED);
+        counted += target != SHOAL_IGNORED;
+    }
     entropy_call c = {.context = context,
                       .classes = classes,
                       .factor = counted ? 1.0f / (float)counted : 0};
@@ -89,7 +74,9 @@ shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows, int64_t c
         c.logits = logits + row * classes;
         c.targets = targets + row;
         c.gradient = gradient ? gradient + row * classes : NULL;
-        entropy_part(&c, &sum);
+        sh_run_tasks(c.context, ceil_divide(c.rows, ROW_BLOCK), entropy_task, &c);
+        for (int64_t i = 0; i < c.rows; i++)
+            sum += (double)c.losses[i];
     }
     *loss = (shoal_loss){.mean = counted ? sum / (double)counted : 0,
                          .counted = counted,

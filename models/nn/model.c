@@ -22,8 +22,28 @@ static bool pools(const shoal_model_config *config) {
     return config->pooling != SHOAL_EVERY_ROW;
 }
 
-static shoal_status check_sizes(shoal_context *context,
-                                const shoal_model_config *config) {
+static shoal_status check_config(shoal_context *context,
+                                 const shoal_model_config *config) {
+    const bool tokens = config->vocabulary != 0, features = config->features != 0;
+    if ((tokens && features) || (tokens || features) == is_bare(config))
+        return sh_fail(context, SHOAL_INVALID,
+                       "vocabulary is %lld, features %lld and outputs %lld; there must "
+                       "be outputs and one of the others, or none of the three",
+                       (long long)config->vocabulary, (long long)config->features,
+                       (long long)config->outputs);
+    if (config->norm < SHOAL_NORM_PRE || config->norm > SHOAL_NORM_POST ||
+        config->activation < SHOAL_GELU || config->activation > SHOAL_RELU ||
+        config->positions < SHOAL_SINUSOIDAL || config->positions > SHOAL_NO_POSITIONS ||
+        config->pooling < SHOAL_EVERY_ROW || config->pooling > SHOAL_FIRST_ROW)
+        return sh_fail(
+            context, SHOAL_INVALID,
+            "norm, activation, positions or pooling is none of its enumeration");
+    if (is_bare(config) && pools(config))
+        return sh_fail(context, SHOAL_INVALID, "layers alone pool nothing");
+    if (!(config->dropout >= 0 && config->dropout < 1))
+        return sh_fail(context, SHOAL_INVALID,
+                       "model: dropout is %g: it must be at least 0 and below 1",
+                       (double)config->dropout);
     const struct {
         const char *name;
         int64_t value, min, max;
@@ -44,33 +64,6 @@ static shoal_status check_sizes(shoal_context *context,
                            "model: %s is %lld: it must be from %lld to %lld",
                            sizes[i].name, (long long)sizes[i].value,
                            (long long)sizes[i].min, (long long)sizes[i].max);
-    return SHOAL_OK;
-}
-
-static shoal_status check_config(shoal_context *context,
-                                 const shoal_model_config *config) {
-    const bool tokens = config->vocabulary != 0, features = config->features != 0;
-    if ((tokens && features) || (tokens || features) == is_bare(config))
-        return sh_fail(
-            context, SHOAL_INVALID,
-            "vocabulary is %lld, features %lld and outputs %lld; there must be "
-            "outputs and one of the others, or none of the three",
-            (long long)config->vocabulary, (long long)config->features,
-            (long long)config->outputs);
-    if (config->norm < SHOAL_NORM_PRE || config->norm > SHOAL_NORM_POST ||
-        config->activation < SHOAL_GELU || config->activation > SHOAL_RELU ||
-        config->positions < SHOAL_SINUSOIDAL || config->positions > SHOAL_NO_POSITIONS ||
-        config->pooling < SHOAL_EVERY_ROW || config->pooling > SHOAL_FIRST_ROW)
-        return sh_fail(
-            context, SHOAL_INVALID,
-            "norm, activation, positions or pooling is none of its enumeration");
-    if (is_bare(config) && pools(config))
-        return sh_fail(context, SHOAL_INVALID, "layers alone pool nothing");
-    if (!(config->dropout >= 0 && config->dropout < 1))
-        return sh_fail(context, SHOAL_INVALID,
-                       "model: dropout is %g: it must be at least 0 and below 1",
-                       (double)config->dropout);
-    TRY(check_sizes(context, config));
     return sh_frame_check(context, config);
 }
 
@@ -141,23 +134,6 @@ layer_norm sh_model_norm(const shoal_model *model, const char *name) {
                         epsilon > 0 ? epsilon : 1e-5f};
 }
 
-static void bind(shoal_model *model) {
-    const shoal_model_config *config = &model->config;
-    const parameters *arena = model->arena;
-    const encoder_shape shape = encoder_of(config);
-    sh_encoder_bind(arena, &shape, model->weights.layers, &model->weights);
-    model->embedding = sh_parameters_tensor(arena, "embedding.weight");
-    model->learned = sh_parameters_tensor(arena, "positions.weight");
-    model->input = (linear){config->features, width_of(config),
-                            sh_parameters_tensor(arena, "input.weight"),
-                            sh_parameters_tensor(arena, "input.bias")};
-    model->output = (linear){width_of(config), config->outputs,
-                             sh_parameters_tensor(arena, "output.weight"),
-                             sh_parameters_tensor(arena, "output.bias")};
-    sh_frame_bind(model);
-    sh_stem_bind(model);
-}
-
 /* ---- Creation -------------------------------------------------------------------- */
 
 static void place(void *argument, block_layout *block) {
@@ -193,31 +169,29 @@ static void place(void *argument, block_layout *block) {
 /* The parts, once the structure is there; destroy takes back what was made. */
 static shoal_status make_parts(shoal_model *model) {
     const encoder_shape shape = encoder_of(&model->config);
-    shoal_status status =
-        sh_encoder_create(model->context, &shape, &model->limits, &model->stack);
-    if (status == SHOAL_OK && !model->owner) {
-        status = sh_parameters_create(model->context, describe, &model->config,
-                                      model->limits.training, &model->arena);
-        if (status == SHOAL_OK)
-            sh_parameters_start(model->arena, model->seed);
+    const shoal_model_config *config = &model->config;
+    TRY(sh_encoder_create(model->context, &shape, &model->limits, &model->stack));
+    if (!model->owner) {
+        TRY(sh_parameters_create(model->context, describe, config, model->limits.training,
+                                 &model->arena));
+        sh_parameters_start(model->arena, model->seed);
     }
-    if (status != SHOAL_OK)
-        return status;
-    bind(model);
+    const parameters *arena = model->arena;
+    sh_encoder_bind(arena, &shape, model->weights.layers, &model->weights);
+    model->embedding = sh_parameters_tensor(arena, "embedding.weight");
+    model->learned = sh_parameters_tensor(arena, "positions.weight");
+    model->input = (linear){config->features, width_of(config),
+                            sh_parameters_tensor(arena, "input.weight"),
+                            sh_parameters_tensor(arena, "input.bias")};
+    model->output = (linear){width_of(config), config->outputs,
+                             sh_parameters_tensor(arena, "output.weight"),
+                             sh_parameters_tensor(arena, "output.bias")};
+    sh_frame_bind(model);
+    sh_stem_bind(model);
     if (model->sinusoids)
         sh_sinusoidal_positions(model->limits.length, width_of(&model->config),
                                 model->sinusoids);
     return SHOAL_OK;
-}
-
-/* No sequence is longer than all rows together: a max_length that no tensor stands behind
-   costs no memory. */
-static encoder_limits limits_of(const shoal_model_config *config, int64_t max_batch,
-                                int64_t max_rows, bool training) {
-    return (encoder_limits){.batch = max_batch,
-                            .rows = max_rows,
-                            .length = min(config->max_length, max_rows),
-                            .training = training};
 }
 
 /* owner: whose parameters it shares; NULL: it has its own. */
@@ -231,17 +205,18 @@ static shoal_status make_model(shoal_context *context, const shoal_model_config 
                          .owner = owner,
                          .arena = owner ? owner->arena : NULL,
                          .out_rows = -1};
-    shoal_status status = check_config(context, config);
-    if (status == SHOAL_OK && (limits.batch < 0 || limits.rows < 0))
-        status =
-            sh_fail(context, SHOAL_INVALID, "max_batch and max_rows must be 0 or more");
-    if (status != SHOAL_OK)
-        return status;
+    /* No sequence is longer than all rows together: a max_length that no tensor stands
+       behind costs no memory. */
+    draft.limits.length = min(config->max_length, limits.rows);
+    TRY(check_config(context, config));
+    if (limits.batch < 0 || limits.rows < 0)
+        return sh_fail(context, SHOAL_INVALID,
+                       "max_batch and max_rows must be 0 or more");
     shoal_model *made = sh_allocate_parts(context, place, &draft, &draft.bytes);
     if (!made)
         return SHOAL_NO_MEMORY;
     *made = draft;
-    status = make_parts(made);
+    const shoal_status status = make_parts(made);
     if (status == SHOAL_OK)
         *model = made;
     else
@@ -260,9 +235,10 @@ static shoal_status create_over(shoal_transport *over, shoal_context *context,
         return sh_fail(context, SHOAL_INVALID,
                        "context, config or model is NULL, the context was refused, or "
                        "flags are neither 0 nor SHOAL_WITH_BACKWARD");
-    encoder_limits limits =
-        limits_of(config, max_batch, max_rows, (flags & SHOAL_WITH_BACKWARD) != 0);
-    limits.over = over;
+    const encoder_limits limits = {.batch = max_batch,
+                                   .rows = max_rows,
+                                   .training = (flags & SHOAL_WITH_BACKWARD) != 0,
+                                   .over = over};
     return make_model(context, config, seed, limits, NULL, model);
 }
 
@@ -286,41 +262,30 @@ shoal_status shoal_model_create_over(shoal_transport *transport, shoal_context *
                        model);
 }
 
-/* The configuration with another kind of attention, for weights that were made for this
-   one. */
-static shoal_status change_kind(const shoal_model *model,
-                                const shoal_attention *attention,
-                                shoal_model_config *config) {
-    char kind[64];
-    encoder_shape shape = encoder_of(&model->config);
-    const bool shared = sh_encoder_shares_keys(&shape);
-    shape.attention = *attention;
-    shape.shared_qk = shared;
-    *config = model->config;
-    config->attention = *attention;
-    config->shared_qk = shared;
-    if (shared == sh_encoder_shares_keys(&shape))
-        return SHOAL_OK;
-    shoal_attention_print(attention, kind, sizeof kind);
-    return sh_fail(
-        model->context, SHOAL_INVALID,
-        "%s takes the queries as keys, but this model has projections for both; "
-        "train one with shared_qk",
-        kind);
-}
-
 shoal_status shoal_model_view(shoal_model *model, const shoal_attention *attention,
                               int64_t max_batch, int64_t max_rows, shoal_model **view) {
-    shoal_model_config config;
     if (view)
         *view = NULL;
     if (!model || !view)
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model or view is NULL");
-    TRY(change_kind(model, attention ? attention : &model->config.attention, &config));
+    /* Another kind of attention, for weights that were made for the model's. */
+    shoal_model_config config = model->config;
+    encoder_shape shape = encoder_of(&config);
+    config.shared_qk = shape.shared_qk = encoder_shares_keys(&shape);
+    if (attention)
+        config.attention = shape.attention = *attention;
+    if (encoder_shares_keys(&shape) != shape.shared_qk) {
+        char kind[64];
+        shoal_attention_print(attention, kind, sizeof kind);
+        return sh_fail(model->context, SHOAL_INVALID,
+                       "%s takes the queries as keys, but this model has projections for "
+                       "both; train one with shared_qk",
+                       kind);
+    }
     if (config.positions != SHOAL_LEARNED && config.max_length < max_rows)
         config.max_length = max_rows;
-    const encoder_limits limits = limits_of(&config, max_batch, max_rows, false);
+    const encoder_limits limits = {.batch = max_batch, .rows = max_rows};
     return make_model(model->context, &config, model->seed, limits,
                       model->owner ? model->owner : model, view);
 }
@@ -409,8 +374,13 @@ shoal_status shoal_model_watch(shoal_model *model, shoal_gradient_callback callb
 
 /* ---- Checks of a call ------------------------------------------------------------ */
 
-static shoal_status check_sequences(const shoal_model *model,
-                                    const shoal_model_inputs *inputs) {
+static shoal_status check_inputs(const shoal_model *model,
+                                 const shoal_model_inputs *inputs) {
+    if (!inputs || inputs->batch < 0 || !inputs->offsets || inputs->first_row < 0 ||
+        inputs->first_sequence < 0)
+        return sh_fail(model->context, SHOAL_INVALID,
+                       "inputs or offsets is NULL, or batch, first_row or "
+                       "first_sequence is negative");
     const int64_t *offsets = inputs->offsets;
     if (inputs->batch > model->limits.batch || offsets[0] != 0)
         return sh_fail(model->context, SHOAL_INVALID,
@@ -427,11 +397,18 @@ static shoal_status check_sequences(const shoal_model *model,
                 "most %lld in one sequence",
                 (long long)b, (long long)offsets[b], (long long)offsets[b + 1],
                 (long long)model->limits.rows, (long long)model->limits.length);
-    return SHOAL_OK;
-}
-
-static shoal_status check_wanted(const shoal_model *model,
-                                 const shoal_model_inputs *inputs) {
+    const bool tokens = model->config.vocabulary != 0;
+    const void *data = tokens ? (const void *)inputs->tokens : inputs->features;
+    if (!data && inputs->offsets[inputs->batch] > 0)
+        return sh_fail(model->context, SHOAL_INVALID, "%s is NULL",
+                       tokens ? "tokens" : "features");
+    for (int64_t row = 0; tokens && row < inputs->offsets[inputs->batch]; row++)
+        if (inputs->tokens[row] < 0 || inputs->tokens[row] >= model->config.vocabulary)
+            return sh_fail(model->context, SHOAL_INVALID,
+                           "token %d at row %lld: the vocabulary has 0 to %lld",
+                           (int)inputs->tokens[row], (long long)row,
+                           (long long)model->config.vocabulary - 1);
+    TRY(sh_frame_check_inputs(model, inputs));
     const int64_t rows = inputs->offsets[inputs->batch];
     if (!inputs->wanted)
         return SHOAL_OK;
@@ -449,29 +426,6 @@ static shoal_status check_wanted(const shoal_model *model,
                : SHOAL_OK;
 }
 
-static shoal_status check_inputs(const shoal_model *model,
-                                 const shoal_model_inputs *inputs) {
-    if (!inputs || inputs->batch < 0 || !inputs->offsets || inputs->first_row < 0 ||
-        inputs->first_sequence < 0)
-        return sh_fail(model->context, SHOAL_INVALID,
-                       "inputs or offsets is NULL, or batch, first_row or "
-                       "first_sequence is negative");
-    TRY(check_sequences(model, inputs));
-    const bool tokens = model->config.vocabulary != 0;
-    const void *data = tokens ? (const void *)inputs->tokens : inputs->features;
-    if (!data && inputs->offsets[inputs->batch] > 0)
-        return sh_fail(model->context, SHOAL_INVALID, "%s is NULL",
-                       tokens ? "tokens" : "features");
-    for (int64_t row = 0; tokens && row < inputs->offsets[inputs->batch]; row++)
-        if (inputs->tokens[row] < 0 || inputs->tokens[row] >= model->config.vocabulary)
-            return sh_fail(model->context, SHOAL_INVALID,
-                           "token %d at row %lld: the vocabulary has 0 to %lld",
-                           (int)inputs->tokens[row], (long long)row,
-                           (long long)model->config.vocabulary - 1);
-    const shoal_status framed = sh_frame_check_inputs(model, inputs);
-    return framed == SHOAL_OK ? check_wanted(model, inputs) : framed;
-}
-
 /* ---- Pooling --------------------------------------------------------------------- */
 
 typedef struct {
@@ -481,8 +435,7 @@ typedef struct {
     float *to;
 } pool_call;
 
-static void pool_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void pool_task(void *shared, int64_t task, int thread UNUSED) {
     const pool_call *c = shared;
     const model_kernels *kernels = sh_model_kernels(c->model->context);
     const bool mean = c->model->config.pooling == SHOAL_MEAN_ROW;
@@ -497,8 +450,7 @@ static void pool_task(void *shared, int64_t task, int thread) {
         kernels->scale_by(width, 1.0f / (float)length, out);
 }
 
-static void pool_back_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void pool_back_task(void *shared, int64_t task, int thread UNUSED) {
     const pool_call *c = shared;
     const bool mean = c->model->config.pooling == SHOAL_MEAN_ROW;
     const int64_t width = width_of(&c->model->config), first = c->offsets[task];
@@ -515,7 +467,7 @@ static void pool_back_task(void *shared, int64_t task, int thread) {
 static void run_pool(const shoal_model *model, const shoal_model_inputs *inputs,
                      task_function *task, const float *from, float *to) {
     pool_call c = {model, inputs->offsets, from, to};
-    sh_team_run(sh_team_of(model->context), inputs->batch, task, &c);
+    sh_run_tasks(model->context, inputs->batch, task, &c);
 }
 
 /* ---- Forward --------------------------------------------------------------------- */
@@ -623,36 +575,6 @@ shoal_status shoal_model_forward(shoal_model *model, const shoal_model_inputs *i
 
 /* ---- Backward -------------------------------------------------------------------- */
 
-static shoal_status check_backward(const shoal_model *model,
-                                   const shoal_model_inputs *inputs,
-                                   const float *dfeatures) {
-    if (!model->limits.training || (dfeatures && !is_bare(&model->config)))
-        return sh_fail(model->context, SHOAL_INVALID,
-                       model->limits.training
-                           ? "dfeatures is not NULL, but only layers alone have them"
-                           : "the model was made without SHOAL_WITH_BACKWARD");
-    TRY(check_inputs(model, inputs));
-    if (out_rows(model, inputs) != model->out_rows)
-        return sh_fail(model->context, SHOAL_INVALID,
-                       "backward without a forward of the same inputs before it");
-    return SHOAL_OK;
-}
-
-/* Through the output to the gradient of the encoder's rows, at model->gradient. */
-static void output_backward(shoal_model *model, const shoal_model_inputs *inputs,
-                            const float *dout) {
-    const bool pool = pools(&model->config) && !sh_frame_narrows(&model->config);
-    const int64_t width = width_of(&model->config);
-    float *gradient = pool ? model->pooled_gradient : model->gradient;
-    sh_linear_backward(model->context, &model->output, model->out_rows,
-                       (const_matrix){model->output_in, width},
-                       (const_matrix){dout, model->config.outputs},
-                       (matrix){gradient, width});
-    sh_frame_head_back(model, inputs, gradient);
-    if (pool)
-        run_pool(model, inputs, pool_back_task, model->pooled_gradient, model->gradient);
-}
-
 static void input_backward(shoal_model *model, const shoal_model_inputs *inputs) {
     const packing sequences = packing_of(inputs);
     const int64_t rows = packing_rows(&sequences), width = width_of(&model->config);
@@ -680,16 +602,35 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
     if (!model || !dout)
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model or dout is NULL");
-    TRY(check_backward(model, inputs, dfeatures));
+    if (!model->limits.training || (dfeatures && !is_bare(&model->config)))
+        return sh_fail(model->context, SHOAL_INVALID,
+                       model->limits.training
+                           ? "dfeatures is not NULL, but only layers alone have them"
+                           : "the model was made without SHOAL_WITH_BACKWARD");
+    TRY(check_inputs(model, inputs));
+    if (out_rows(model, inputs) != model->out_rows)
+        return sh_fail(model->context, SHOAL_INVALID,
+                       "backward without a forward of the same inputs before it");
     const bool bare = is_bare(&model->config);
     const packing sequences = packing_of(inputs);
     float *gradient = !bare ? model->gradient : dfeatures ? dfeatures : model->out;
     model->untold = model->arena->size;
     if (!inputs->accumulate)
         sh_parameters_clear_gradients(model->context, model->arena);
-    if (!bare)
-        output_backward(model, inputs, dout);
-    else if (gradient != dout)
+    if (!bare) {
+        /* Through the output to the encoder's rows. */
+        const bool pool = pools(&model->config) && !sh_frame_narrows(&model->config);
+        const int64_t width = width_of(&model->config);
+        float *rows = pool ? model->pooled_gradient : model->gradient;
+        sh_linear_backward(model->context, &model->output, model->out_rows,
+                           (const_matrix){model->output_in, width},
+                           (const_matrix){dout, model->config.outputs},
+                           (matrix){rows, width});
+        sh_frame_head_back(model, inputs, rows);
+        if (pool)
+            run_pool(model, inputs, pool_back_task, model->pooled_gradient,
+                     model->gradient);
+    } else if (gradient != dout)
         memcpy(gradient, dout,
                sizeof *dout * (size_t)(model->out_rows * width_of(&model->config)));
     shoal_status status =

@@ -1,5 +1,5 @@
-/* Clipping, optimizers and averages over all parameters as one vector. Everything is
-   elementwise or has one order of sums: threads change nothing. */
+/* Clipping, optimizers and averages over all parameters as one vector, and the learning
+   rate. Everything is elementwise or has one order of sums: threads change nothing. */
 #include "models/nn/model.h"
 
 #include <math.h>
@@ -27,34 +27,22 @@ static int64_t extent(const vector_call *c, int64_t task, int64_t *first) {
 }
 
 static void run_pass(vector_call *c, task_function *task) {
-    sh_team_run(sh_team_of(c->context), ceil_divide(c->arena->size, c->block), task, c);
+    sh_run_tasks(c->context, ceil_divide(c->arena->size, c->block), task, c);
 }
 
 /* ---- Clipping -------------------------------------------------------------------- */
 
-static void squares_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void squares_task(void *shared, int64_t task, int thread UNUSED) {
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
     sh_model_kernels(c->context)
         ->sum_squares(count, c->arena->gradients + first, &c->sums[task]);
 }
 
-static void scale_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void scale_task(void *shared, int64_t task, int thread UNUSED) {
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
     sh_model_kernels(c->context)->scale_by(count, c->factor, c->arena->gradients + first);
-}
-
-/* From a sum in double precision. */
-static double norm_of(vector_call *c) {
-    double total = 0;
-    c->block = ceil_divide(c->arena->size, NORM_PIECES);
-    run_pass(c, squares_task);
-    for (int64_t i = 0; i < ceil_divide(c->arena->size, c->block); i++)
-        total += c->sums[i];
-    return sqrt(total);
 }
 
 shoal_status shoal_gradients_clip(shoal_model *model, double limit, double *norm) {
@@ -62,7 +50,13 @@ shoal_status shoal_gradients_clip(shoal_model *model, double limit, double *norm
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model is NULL or has no gradients, or limit is negative");
     vector_call c = {.context = model->context, .arena = model->arena};
-    const double before = norm_of(&c);
+    /* From a sum in double precision. */
+    double total = 0;
+    c.block = ceil_divide(c.arena->size, NORM_PIECES);
+    run_pass(&c, squares_task);
+    for (int64_t i = 0; i < ceil_divide(c.arena->size, c.block); i++)
+        total += c.sums[i];
+    const double before = sqrt(total);
     if (norm)
         *norm = before;
     if (!isfinite(before))
@@ -92,20 +86,6 @@ static bool is_share(float value) {
     return value >= 0 && value < 1;
 }
 
-static shoal_status check_config(shoal_context *context,
-                                 const shoal_optimizer_config *config) {
-    if (config->kind < SHOAL_RADAM || config->kind > SHOAL_ADAM_L2)
-        return sh_fail(context, SHOAL_INVALID, "there is no optimizer %d",
-                       (int)config->kind);
-    if (is_share(config->beta1) && is_share(config->beta2) && is_share(config->average) &&
-        config->epsilon > 0 && isfinite(config->epsilon) && config->weight_decay >= 0 &&
-        isfinite(config->weight_decay) && config->rectify_above >= 4)
-        return SHOAL_OK;
-    return sh_fail(context, SHOAL_INVALID,
-                   "beta1, beta2 and average must be from 0 to below 1, epsilon above 0, "
-                   "weight_decay 0 or more and rectify_above 4 or more");
-}
-
 static void place(void *argument, block_layout *block) {
     shoal_optimizer *optimizer = argument;
     const int64_t size = optimizer->model->arena->size;
@@ -127,7 +107,16 @@ shoal_status shoal_optimizer_create(shoal_model *model,
                        "model or optimizer is NULL, or the model has no gradients");
     if (!config)
         config = &defaults;
-    TRY(check_config(model->context, config));
+    if (config->kind < SHOAL_RADAM || config->kind > SHOAL_ADAM_L2)
+        return sh_fail(model->context, SHOAL_INVALID, "there is no optimizer %d",
+                       (int)config->kind);
+    if (!is_share(config->beta1) || !is_share(config->beta2) ||
+        !is_share(config->average) || !(config->epsilon > 0) ||
+        !isfinite(config->epsilon) || !(config->weight_decay >= 0) ||
+        !isfinite(config->weight_decay) || !(config->rectify_above >= 4))
+        return sh_fail(model->context, SHOAL_INVALID,
+                       "beta1, beta2 and average must be from 0 to below 1, epsilon "
+                       "above 0, weight_decay 0 or more and rectify_above 4 or more");
     shoal_optimizer made = {.model = model, .config = *config};
     *optimizer = sh_allocate_parts(model->context, place, &made, &made.bytes);
     if (!*optimizer)
@@ -193,8 +182,7 @@ static adam_numbers numbers_of(const shoal_optimizer_config *config, double rate
                           .adaptive = adaptive};
 }
 
-static void update_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void update_task(void *shared, int64_t task, int thread UNUSED) {
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
     sh_model_kernels(c->context)
@@ -202,8 +190,7 @@ static void update_task(void *shared, int64_t task, int thread) {
                c->optimizer->second + first, c->arena->values + first);
 }
 
-static void average_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void average_task(void *shared, int64_t task, int thread UNUSED) {
     vector_call *c = shared;
     int64_t first, count = extent(c, task, &first);
     sh_model_kernels(c->context)
@@ -245,4 +232,44 @@ shoal_status shoal_optimizer_use_average(shoal_optimizer *optimizer, int use) {
     }
     optimizer->using_average = use != 0;
     return SHOAL_OK;
+}
+
+/* ---- The learning rate ------------------------------------------------------------ */
+
+shoal_schedule shoal_schedule_start(double rate) {
+    return (shoal_schedule){.rate = rate,
+                            .factor = 1,
+                            .threshold = 1e-4,
+                            .best = INFINITY,
+                            .scale = 1};
+}
+
+double shoal_schedule_rate(const shoal_schedule *schedule, int64_t step) {
+    if (!schedule)
+        return 0;
+    const double rate = schedule->rate * schedule->scale;
+    return step < schedule->warmup ? rate * ((double)step / (double)schedule->warmup)
+                                   : rate;
+}
+
+int shoal_schedule_observe(shoal_schedule *schedule, double loss) {
+    if (!schedule)
+        return 0;
+    if (loss < schedule->best * (1 - schedule->threshold)) {
+        schedule->best = loss;
+        schedule->waiting = 0;
+        return 0;
+    }
+    if (++schedule->waiting <= schedule->patience)
+        return 0;
+    schedule->waiting = 0;
+    if (schedule->factor <= 0 || schedule->factor >= 1)
+        return 0;
+    double scale = schedule->scale * schedule->factor;
+    if (schedule->rate * scale < schedule->minimum)
+        scale = schedule->minimum / schedule->rate;
+    const int dropped = scale < schedule->scale;
+    if (dropped)
+        schedule->scale = scale;
+    return dropped;
 }

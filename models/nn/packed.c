@@ -93,23 +93,18 @@ static void turn_four(const float *x, int64_t stride, int width, float scale,
     *(four *)(panel + 3 * width) = __builtin_shufflevector(ab_end, cd_end, 2, 3, 6, 7);
 }
 
-/* Inputs from `first` to `end`, one by one. */
-static void turn_plainly(int64_t first, int64_t end, int rows, int width, const float *x,
-                         int64_t stride, float scale, float *panel) {
-    enum { TOGETHER = 16 }; /* inputs whose lines stay in cache while the rows pass */
-    for (int64_t at = first; at < end; at += TOGETHER)
-        for (int r = 0; r < width; r++)
-            for (int64_t i = at; i < min(at + TOGETHER, end); i++)
-                panel[i * width + r] = r < rows ? scale * x[r * stride + i] : 0;
-}
-
 void sh_packed_panel(int64_t inputs, int rows, int width, const float *x, int64_t stride,
                      float scale, float *panel) {
     const int64_t fours = rows == width && width % 4 == 0 ? inputs / 4 * 4 : 0;
     for (int64_t i = 0; i < fours; i += 4)
         for (int r = 0; r < width; r += 4)
             turn_four(x + r * stride + i, stride, width, scale, panel + i * width + r);
-    turn_plainly(fours, inputs, rows, width, x, stride, scale, panel);
+    /* The other inputs, one by one. */
+    enum { TOGETHER = 16 }; /* inputs whose lines stay in cache while the rows pass */
+    for (int64_t at = fours; at < inputs; at += TOGETHER)
+        for (int r = 0; r < width; r++)
+            for (int64_t i = at; i < min(at + TOGETHER, inputs); i++)
+                panel[i * width + r] = r < rows ? scale * x[r * stride + i] : 0;
 }
 
 /* ---- Products ---------------------------------------------------------------------- */
@@ -129,11 +124,10 @@ enum {
     FEW_PANELS = 4       /* which are not worth more than one thread */
 };
 
-static void panel_task(void *shared, int64_t task, int thread) {
+static void panel_task(void *shared, int64_t task, int thread UNUSED) {
     const packed_product *p = shared;
     const int64_t first = task * PACKED_ROWS, inputs = p->layer->inputs;
     const int rows = (int)min(p->rows - first, PACKED_ROWS);
-    (void)thread;
     sh_packed_panel(inputs, rows, sh_packed_width(rows), p->x.data + first * p->x.stride,
                     p->x.stride, 1, p->panels + first * inputs);
 }
@@ -151,33 +145,30 @@ static void finish_row(const packed_product *p, const float *sums, int64_t left,
         y[j] = p->then == PACKED_ADD ? y[j] + here[j] : here[j];
 }
 
-static void block_task(const packed_product *p, int64_t block) {
-    const int64_t inputs = p->layer->inputs, left = block * PACKED_OUTPUTS;
-    const int64_t count = min(p->layer->outputs - left, PACKED_OUTPUTS);
-    const void *w = (const char *)p->layer->blocks +
-                    block * sh_packed_block(p->layer->form, inputs);
-    const bool direct = !p->layer->bias && p->then == PACKED_SET &&
-                        count == PACKED_OUTPUTS;
-    float sums[PACKED_ROWS * PACKED_OUTPUTS];
-    for (int64_t first = 0; first < p->rows; first += PACKED_ROWS) {
-        const int rows = (int)min(p->rows - first, PACKED_ROWS);
-        float *y = p->y.data + first * p->y.stride + left;
-        sh_model_kernels(p->context)
-            ->packed(inputs, w, (int)p->layer->form, p->panels + first * inputs,
-                     sh_packed_width(rows), rows, direct ? y : sums,
-                     direct ? p->y.stride : PACKED_OUTPUTS);
-        for (int r = 0; r < rows && !direct; r++)
-            finish_row(p, sums + r * PACKED_OUTPUTS, left, count, y + r * p->y.stride);
-    }
-}
-
-static void blocks_task(void *shared, int64_t task, int thread) {
+static void blocks_task(void *shared, int64_t task, int thread UNUSED) {
     const packed_product *p = shared;
     const int64_t blocks = ceil_divide(p->layer->outputs, PACKED_OUTPUTS);
     const int64_t end = min((task + 1) * BLOCKS_PER_TASK, blocks);
-    (void)thread;
-    for (int64_t block = task * BLOCKS_PER_TASK; block < end; block++)
-        block_task(p, block);
+    for (int64_t block = task * BLOCKS_PER_TASK; block < end; block++) {
+        const int64_t inputs = p->layer->inputs, left = block * PACKED_OUTPUTS;
+        const int64_t count = min(p->layer->outputs - left, PACKED_OUTPUTS);
+        const void *w = (const char *)p->layer->blocks +
+                        block * sh_packed_block(p->layer->form, inputs);
+        const bool direct = !p->layer->bias && p->then == PACKED_SET &&
+                            count == PACKED_OUTPUTS;
+        float sums[PACKED_ROWS * PACKED_OUTPUTS];
+        for (int64_t first = 0; first < p->rows; first += PACKED_ROWS) {
+            const int rows = (int)min(p->rows - first, PACKED_ROWS);
+            float *y = p->y.data + first * p->y.stride + left;
+            sh_model_kernels(p->context)
+                ->packed(inputs, w, (int)p->layer->form, p->panels + first * inputs,
+                         sh_packed_width(rows), rows, direct ? y : sums,
+                         direct ? p->y.stride : PACKED_OUTPUTS);
+            for (int r = 0; r < rows && !direct; r++)
+                finish_row(p, sums + r * PACKED_OUTPUTS, left, count,
+                           y + r * p->y.stride);
+        }
+    }
 }
 
 void sh_packed_forward(const shoal_context *context, const packed_linear *layer,
@@ -190,8 +181,7 @@ void sh_packed_forward(const shoal_context *context, const packed_linear *layer,
         for (int64_t panel = 0; panel < panels; panel++)
             panel_task(&p, panel, 0);
     else
-        sh_team_run(sh_team_of(context), panels, panel_task, &p);
+        sh_run_tasks(context, panels, panel_task, &p);
     if (rows > 0)
-        sh_team_run(sh_team_of(context), ceil_divide(blocks, BLOCKS_PER_TASK),
-                    blocks_task, &p);
+        sh_run_tasks(context, ceil_divide(blocks, BLOCKS_PER_TASK), blocks_task, &p);
 }

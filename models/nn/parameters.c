@@ -7,6 +7,7 @@
 
 #include "base/memory.h"
 #include "base/random.h"
+#include "shoal_models.h"
 
 enum { ALIGNMENT = CACHE_LINE / sizeof(float), PIECE = 1 << 16 };
 
@@ -118,14 +119,13 @@ static float first_value(const parameter *entry, uint64_t seed, uint64_t counter
     if (entry->start == START_ONE)
         return 1;
     if (entry->start == START_NORMAL)
-        return entry->spread * sh_random_normal(seed, STREAM_WEIGHTS, counter);
+        return entry->spread * random_normal(seed, STREAM_WEIGHTS, counter);
     /* [outputs][inputs], or [taps][outputs][inputs], of which a sum has taps x inputs. */
     int64_t inputs = entry->shape[entry->rank - 1],
             outputs = entry->shape[entry->rank - 2];
     int64_t taps = entry->rank == 3 ? entry->shape[0] : 1;
     double bound = sqrt(6.0 / (double)(taps * (inputs + outputs)));
-    double uniform = (double)(sh_random_bits(seed, STREAM_WEIGHTS, counter) >> 11) *
-                     0x1p-53;
+    double uniform = (double)(random_bits(seed, STREAM_WEIGHTS, counter) >> 11) * 0x1p-53;
     return (float)(bound * (2 * uniform - 1));
 }
 
@@ -133,7 +133,7 @@ void sh_parameters_start(parameters *arena, uint64_t seed) {
     for (int64_t i = 0; i < arena->count; i++) {
         const parameter *entry = &arena->list[i];
         float *values = arena->values + entry->offset;
-        uint64_t own_seed = sh_random_bits(seed, STREAM_WEIGHTS, (uint64_t)i);
+        uint64_t own_seed = random_bits(seed, STREAM_WEIGHTS, (uint64_t)i);
         for (int64_t j = 0; j < entry->count; j++)
             values[j] = entry->start == START_ZERO
                             ? 0
@@ -141,8 +141,7 @@ void sh_parameters_start(parameters *arena, uint64_t seed) {
     }
 }
 
-static void clear_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void clear_task(void *shared, int64_t task, int thread UNUSED) {
     parameters *arena = shared;
     int64_t first = task * PIECE;
     memset(arena->gradients + first, 0,
@@ -150,5 +149,20 @@ static void clear_task(void *shared, int64_t task, int thread) {
 }
 
 void sh_parameters_clear_gradients(const shoal_context *context, parameters *arena) {
-    sh_team_run(sh_team_of(context), ceil_divide(arena->size, PIECE), clear_task, arena);
+    sh_run_tasks(context, ceil_divide(arena->size, PIECE), clear_task, arena);
+}
+
+/* ---- Random numbers for callers, as those that the first values come from ---------- */
+
+uint64_t shoal_random(uint64_t seed, uint32_t stream, uint64_t counter) {
+    return random_bits(seed, STREAM_CALLER + stream, counter);
+}
+
+uint64_t shoal_random_below(uint64_t seed, uint32_t stream, uint64_t counter,
+                            uint64_t bound) {
+    return random_below(seed, STREAM_CALLER + stream, counter, bound);
+}
+
+uint64_t shoal_random_mix(uint64_t x) {
+    return random_mix(x);
 }

@@ -87,6 +87,7 @@ void sh_stem_place(shoal_model *model, block_layout *block) {
 typedef struct {
     const int64_t *offsets;
     int64_t count, width;
+    bool open; /* gaps between the sequences */
     const float *from, *made;
     float *to;
 } stem_call;
@@ -97,51 +98,34 @@ static void clear_gaps(const shoal_model_inputs *inputs, int64_t width, float *x
         memset(x + (inputs->offsets[b + 1] + b) * width, 0, sizeof *x * (size_t)width);
 }
 
-static void open_task(void *shared, int64_t b, int thread) {
-    (void)thread;
+static void move_task(void *shared, int64_t b, int thread UNUSED) {
     const stem_call *c = shared;
     const int64_t first = c->offsets[b], length = c->offsets[b + 1] - first;
-    memcpy(c->to + (first + b) * c->width, c->from + first * c->width,
+    memcpy(c->to + (first + (c->open ? b : 0)) * c->width,
+           c->from + (first + (c->open ? 0 : b)) * c->width,
            sizeof(float) * (size_t)(length * c->width));
 }
 
-static void close_task(void *shared, int64_t b, int thread) {
-    (void)thread;
-    const stem_call *c = shared;
-    const int64_t first = c->offsets[b], length = c->offsets[b + 1] - first;
-    memcpy(c->to + first * c->width, c->from + (first + b) * c->width,
-           sizeof(float) * (size_t)(length * c->width));
-}
-
-/* From packed rows to rows with gaps of 0, or back. */
+/* From packed rows to rows with gaps of 0 (open), or back. */
 static void move_rows(const shoal_model *model, const shoal_model_inputs *inputs,
-                      task_function *task, const float *from, float *to) {
+                      bool open, const float *from, float *to) {
     const int64_t width = width_of(&model->config);
-    stem_call c = {.offsets = inputs->offsets, .width = width, .from = from, .to = to};
-    sh_team_run(sh_team_of(model->context), inputs->batch, task, &c);
-    if (task == open_task)
+    stem_call c = {.offsets = inputs->offsets,
+                   .width = width,
+                   .open = open,
+                   .from = from,
+                   .to = to};
+    sh_run_tasks(model->context, inputs->batch, move_task, &c);
+    if (open)
         clear_gaps(inputs, width, to);
 }
 
-static void sum_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void sum_task(void *shared, int64_t task, int thread UNUSED) {
     const stem_call *c = shared;
     const int64_t first = task * ROWS_OF_A_TASK * c->width;
     const int64_t end = min(first + ROWS_OF_A_TASK * c->width, c->count);
     for (int64_t i = first; i < end; i++)
         c->to[i] = c->from[i] + c->made[i];
-}
-
-/* to = x + what a block made, [P][M]; to may be either. */
-static void add_rows(const shoal_model *model, int64_t rows, const float *x, float *to) {
-    const int64_t width = width_of(&model->config);
-    stem_call c = {.count = rows * width,
-                   .width = width,
-                   .from = x,
-                   .made = model->stem.made,
-                   .to = to};
-    sh_team_run(sh_team_of(model->context), ceil_divide(rows, ROWS_OF_A_TASK), sum_task,
-                &c);
 }
 
 /* ---- Both ways -------------------------------------------------------------------- */
@@ -160,7 +144,7 @@ void sh_stem_forward(shoal_model *model, const shoal_model_inputs *inputs, float
     float *made = model->stem.made;
     if (count == 0)
         return;
-    move_rows(model, inputs, open_task, x, model->stem.blocks[0].x);
+    move_rows(model, inputs, true, x, model->stem.blocks[0].x);
     for (int64_t i = 0; i < count; i++) {
         const stem_block *block = &model->stem.blocks[i];
         const dropout_mask mask = mask_of(model, inputs, i);
@@ -172,9 +156,14 @@ void sh_stem_forward(shoal_model *model, const shoal_model_inputs *inputs, float
                         made);
         if (mask.rate > 0)
             sh_dropout_apply(model->context, &mask, rows, width, made, made);
-        add_rows(model, rows, block->x, i + 1 < count ? block[1].x : made);
+        stem_call c = {.count = rows * width,
+                       .width = width,
+                       .from = block->x,
+                       .made = made,
+                       .to = i + 1 < count ? block[1].x : made};
+        sh_run_tasks(model->context, ceil_divide(rows, ROWS_OF_A_TASK), sum_task, &c);
     }
-    move_rows(model, inputs, close_task, made, x);
+    move_rows(model, inputs, false, made, x);
 }
 
 void sh_stem_backward(shoal_model *model, const shoal_model_inputs *inputs,
@@ -183,7 +172,7 @@ void sh_stem_backward(shoal_model *model, const shoal_model_inputs *inputs,
     const int64_t rows = inputs->offsets[inputs->batch] + inputs->batch;
     if (model->config.convolutions == 0)
         return;
-    move_rows(model, inputs, open_task, gradient, stem->gradient);
+    move_rows(model, inputs, true, gradient, stem->gradient);
     for (int64_t i = model->config.convolutions - 1; i >= 0; i--) {
         const stem_block *block = &stem->blocks[i];
         const dropout_mask mask = mask_of(model, inputs, i);
@@ -195,5 +184,5 @@ void sh_stem_backward(shoal_model *model, const shoal_model_inputs *inputs,
         sh_norm_backward(model->context, &block->norm, rows, block->x, block->statistics,
                          stem->inner, stem->gradient, stem->gradient, stem->norm_parts);
     }
-    move_rows(model, inputs, close_task, stem->gradient, gradient);
+    move_rows(model, inputs, false, stem->gradient, gradient);
 }

@@ -55,17 +55,6 @@ static uint32_t little_endian(const unsigned char *at) {
            (uint32_t)at[3] << 24;
 }
 
-static bool is_utf8(const char *text, size_t size) {
-    uint32_t code;
-    for (size_t at = 0; at < size;) {
-        const int bytes = sh_utf8_next(text + at, size - at, &code);
-        if (bytes == 0)
-            return false;
-        at += (size_t)bytes;
-    }
-    return true;
-}
-
 /* A unit's 256 children are in the array, and its value begins a text's character. */
 static bool stays_inside(const charsmap *map, uint32_t index) {
     const uint32_t unit = map->units[index], children = index ^ far_of(unit);
@@ -78,23 +67,20 @@ static bool stays_inside(const charsmap *map, uint32_t index) {
            (value < map->text_size && (map->text[value] & 0xc0) != 0x80);
 }
 
-static shoal_status check(shoal_context *context, const char *label,
-                          const charsmap *map) {
-    if (!is_utf8(map->text, map->text_size))
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: the texts of precompiled_charsmap are not UTF-8", label);
-    for (uint32_t i = 0; i < map->unit_count; i++)
-        if (!stays_inside(map, i))
-            return sh_fail(context, SHOAL_BAD_FILE,
-                           "%s: unit %u of precompiled_charsmap points outside of it",
-                           label, (unsigned)i);
-    return SHOAL_OK;
-}
-
-/* The array and the texts out of the bytes. */
-static shoal_status take_apart(shoal_context *context, const char *label, size_t size,
-                               charsmap *map) {
+shoal_status sh_charsmap_read(shoal_context *context, const char *label,
+                              const char *base64, charsmap *map) {
     enum { HEAD = 4, UNIT = 4 };
+    const size_t length = strlen(base64);
+    *map = (charsmap){.bytes = sh_allocate(context, length / 4 * 3 + 1)};
+    if (!map->bytes)
+        return SHOAL_NO_MEMORY;
+    const int64_t bytes = length % 4 == 0 ? decode(base64, length, map->bytes) : -1;
+    if (bytes < 0)
+        return sh_fail(
+            context, SHOAL_BAD_FILE,
+            "%s: precompiled_charsmap of a Precompiled normalizer is not base64", label);
+    /* The array and the texts out of the bytes. */
+    const size_t size = (size_t)bytes;
     const uint32_t array = size >= HEAD ? little_endian(map->bytes) : 0;
     if (array == 0 || array % UNIT != 0 || array > size - HEAD)
         return sh_fail(context, SHOAL_BAD_FILE,
@@ -109,22 +95,15 @@ static shoal_status take_apart(shoal_context *context, const char *label, size_t
         return SHOAL_NO_MEMORY;
     for (uint32_t i = 0; i < map->unit_count; i++)
         map->units[i] = little_endian(map->bytes + HEAD + (size_t)UNIT * i);
-    return check(context, label, map);
-}
-
-shoal_status sh_charsmap_read(shoal_context *context, const char *label,
-                              const char *base64, charsmap *made) {
-    const size_t size = strlen(base64);
-    *made = (charsmap){.bytes = sh_allocate(context, size / 4 * 3 + 1)};
-    if (!made->bytes)
-        return SHOAL_NO_MEMORY;
-    const int64_t bytes = size % 4 == 0 ? decode(base64, size, made->bytes) : -1;
-    if (bytes < 0)
+    if (!sh_utf8_valid(map->text, map->text_size))
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: precompiled_charsmap of a Precompiled normalizer is not "
-                       "base64",
-                       label);
-    return take_apart(context, label, (size_t)bytes, made);
+                       "%s: the texts of precompiled_charsmap are not UTF-8", label);
+    for (uint32_t i = 0; i < map->unit_count; i++)
+        if (!stays_inside(map, i))
+            return sh_fail(context, SHOAL_BAD_FILE,
+                           "%s: unit %u of precompiled_charsmap points outside of it",
+                           label, (unsigned)i);
+    return SHOAL_OK;
 }
 
 void sh_charsmap_destroy(shoal_context *context, charsmap *map) {

@@ -135,8 +135,7 @@ typedef struct {
 } rotation;
 
 /* In float as the models were trained, but for the functions themselves. */
-static void turn_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void turn_task(void *shared, int64_t task, int thread UNUSED) {
     const rotation *r = shared;
     const text_config *config = r->stack->config;
     const int64_t dim = config->size / config->heads;
@@ -153,31 +152,28 @@ static void turn_task(void *shared, int64_t task, int thread) {
     }
 }
 
-/* Each head's first half and second half turn together. */
-static void rotate_head(int64_t half, const float *turns, float *x) {
-    for (int64_t i = 0; i < half; i++) {
-        const float a = x[i], b = x[half + i];
-        x[i] = a * turns[2 * i] - b * turns[2 * i + 1];
-        x[half + i] = b * turns[2 * i] + a * turns[2 * i + 1];
-    }
-}
-
-static void rotate_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void rotate_task(void *shared, int64_t task, int thread UNUSED) {
     const rotation *r = shared;
     const text_config *config = r->stack->config;
     const int64_t dim = config->size / config->heads, width = 3 * config->size;
     const int64_t last = min((task + 1) * ROW_BLOCK, r->rows);
     for (int64_t row = task * ROW_BLOCK; row < last; row++)
-        for (int64_t head = 0; head < 2 * config->heads; head++) /* queries, then keys */
-            rotate_head(dim / 2, r->stack->turns[r->local] + row * dim,
-                        r->stack->projected + row * width + head * dim);
+        for (int64_t head = 0; head < 2 * config->heads; head++) {
+            /* Queries, then keys: a head's first and second half turn together. */
+            const int64_t half = dim / 2;
+            const float *turns = r->stack->turns[r->local] + row * dim;
+            float *x = r->stack->projected + row * width + head * dim;
+            for (int64_t i = 0; i < half; i++) {
+                const float a = x[i], b = x[half + i];
+                x[i] = a * turns[2 * i] - b * turns[2 * i + 1];
+                x[half + i] = b * turns[2 * i] + a * turns[2 * i + 1];
+            }
+        }
 }
 
 static void by_rows(const rotation *r, task_function *run) {
     rotation shared = *r;
-    sh_team_run(sh_team_of(r->stack->context), ceil_divide(r->rows, ROW_BLOCK), run,
-                &shared);
+    sh_run_tasks(r->stack->context, ceil_divide(r->rows, ROW_BLOCK), run, &shared);
 }
 
 /* ---- Products and what follows them ----------------------------------------------- */
@@ -200,19 +196,12 @@ static void end_branch(const void *shared, const shoal_context *context, int64_t
                                          e->config->epsilon, y, NULL);
 }
 
-typedef struct {
-    activation kind;
-    int64_t size; /* F */
-    float *wide;
-} gating;
-
-static void gate_task(void *shared, int64_t task, int thread) {
-    (void)thread;
-    const gating *g = ((const void **)shared)[0];
-    const shoal_context *context = ((const void **)shared)[1];
-    float *row = g->wide + task * 2 * g->size;
-    activate(context, g->kind, g->size, row, row);
-    context->kernels->multiply(g->size, row + g->size, row);
+static void gate_task(void *shared, int64_t task, int thread UNUSED) {
+    const modern_stack *stack = shared;
+    const int64_t size = stack->config->feed_forward;
+    float *row = stack->wide + task * 2 * size;
+    activate(stack->context, stack->config->activation, size, row, row);
+    stack->context->kernels->multiply(size, row + size, row);
 }
 
 static void feed_forward(modern_stack *stack, const modern_layer *layer, int64_t rows,
@@ -226,9 +215,7 @@ static void feed_forward(modern_stack *stack, const modern_layer *layer, int64_t
         float *in = stack->normed + first * size;
         sh_linear_forward(stack->context, &widen, count, (const_matrix){in, size},
                           (matrix){stack->wide, 2 * wide}, stack->scratch);
-        gating g = {config->activation, wide, stack->wide};
-        const void *shared[] = {&g, stack->context};
-        sh_team_run(sh_team_of(stack->context), count, gate_task, shared);
+        sh_run_tasks(stack->context, count, gate_task, stack);
         branch_end part = end;
         part.x += first * size;
         part.y = in;
@@ -241,58 +228,45 @@ static void feed_forward(modern_stack *stack, const modern_layer *layer, int64_t
     }
 }
 
-static shoal_status attend(modern_stack *stack, const modern_layer *layer,
-                           const rotation *r) {
-    const int64_t size = stack->config->size;
-    const linear projections = {size, 3 * size, layer->projections, {0}};
-    sh_linear_forward(stack->context, &projections, r->rows,
-                      (const_matrix){stack->normed, size},
-                      (matrix){stack->projected, 3 * size}, stack->scratch);
-    by_rows(r, rotate_task);
+shoal_status sh_modern_forward(modern_stack *stack, const text_weights *weights,
+                               const packing *sequences, const float *places, float *x,
+                               const float **out) {
+    const text_config *config = stack->config;
+    const int64_t rows = packing_rows(sequences), size = config->size;
     const shoal_inputs inputs = {.q = stack->projected,
                                  .k = stack->projected + size,
                                  .v = stack->projected + 2 * size,
                                  .query_offsets = stack->offsets,
                                  .key_offsets = stack->offsets};
-    return shoal_forward(stack->plans[r->local], &inputs, stack->attended);
-}
-
-static shoal_status run_layer(modern_stack *stack, const text_weights *weights, int64_t l,
-                              const rotation *r, float *x) {
-    const text_config *config = stack->config;
-    const modern_layer *layer = &weights->modern[l];
-    const int64_t size = config->size;
-    const linear output = {size, size, layer->output, {0}};
-    const bool last = l + 1 == config->layers;
-    TRY(attend(stack, layer, r));
-    branch_end end = {config, layer->forward_scale.data, weights->zeros, x,
-                      stack->normed};
-    sh_linear_forward_then(stack->context, &output, r->rows,
-                           (const_matrix){stack->attended, size},
-                           (matrix){stack->normed, size},
-                           (epilogue){.run = end_branch,
-                                      .shared = &end,
-                                      .whole_rows = true},
-                           stack->scratch);
-    end.scale = last ? weights->final_scale.data
-                     : weights->modern[l + 1].attention_scale.data;
-    feed_forward(stack, layer, r->rows, end);
-    return SHOAL_OK;
-}
-
-shoal_status sh_modern_forward(modern_stack *stack, const text_weights *weights,
-                               const packing *sequences, const float *places, float *x,
-                               const float **out) {
-    const int64_t rows = packing_rows(sequences);
     for (int64_t b = 0; b <= stack->limits.batch; b++) /* beyond the batch: empty */
         stack->offsets[b] = sequences->offsets[min(b, sequences->batch)];
     for (int local = 0; local < 2; local++)
         if (stack->turns[local])
             by_rows(&(rotation){stack, rows, places, local}, turn_task);
-    memcpy(stack->normed, x, (size_t)(rows * stack->config->size) * sizeof(float));
-    for (int64_t l = 0; l < stack->config->layers; l++)
-        TRY(run_layer(stack, weights, l,
-                      &(rotation){stack, rows, NULL, stack->config->local[l]}, x));
+    memcpy(stack->normed, x, (size_t)(rows * size) * sizeof(float));
+    for (int64_t l = 0; l < config->layers; l++) {
+        const modern_layer *layer = &weights->modern[l];
+        const linear projections = {size, 3 * size, layer->projections, {0}};
+        const linear output = {size, size, layer->output, {0}};
+        const bool last = l + 1 == config->layers;
+        sh_linear_forward(stack->context, &projections, rows,
+                          (const_matrix){stack->normed, size},
+                          (matrix){stack->projected, 3 * size}, stack->scratch);
+        by_rows(&(rotation){stack, rows, NULL, config->local[l]}, rotate_task);
+        TRY(shoal_forward(stack->plans[config->local[l]], &inputs, stack->attended));
+        branch_end end = {config, layer->forward_scale.data, weights->zeros, x,
+                          stack->normed};
+        sh_linear_forward_then(stack->context, &output, rows,
+                               (const_matrix){stack->attended, size},
+                               (matrix){stack->normed, size},
+                               (epilogue){.run = end_branch,
+                                          .shared = &end,
+                                          .whole_rows = true},
+                               stack->scratch);
+        end.scale = last ? weights->final_scale.data
+                         : weights->modern[l + 1].attention_scale.data;
+        feed_forward(stack, layer, rows, end);
+    }
     *out = stack->normed;
     return SHOAL_OK;
 }

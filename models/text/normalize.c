@@ -1,4 +1,5 @@
-/* Normalisation of a text, character by character, with the bytes that each came from. */
+/* Normalisation of a text, character by character, with the bytes that each came from,
+   and in steps. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,18 +40,6 @@ static bool order_marks(shoal_context *context, letter *at, int64_t count) {
     return true;
 }
 
-/* The letters from `first` on, each run of marks in order. */
-static bool order_all_marks(shoal_context *context, letter_list *list, int64_t first) {
-    int64_t run = first;
-    for (int64_t i = first; i <= list->count; i++)
-        if (i == list->count || sh_char_combining(list->at[i].code) == 0) {
-            if (i - run > 1 && !order_marks(context, list->at + run, i - run))
-                return false;
-            run = i + 1;
-        }
-    return true;
-}
-
 /* NFC of decomposed letters from `first` on, in place. */
 static void compose(letter_list *list, int64_t first) {
     letter *at = list->at;
@@ -83,22 +72,6 @@ static void push(letter_list *to, uint32_t code, const letter *from) {
     to->at[to->count++] = (letter){code, from->begin, from->end};
 }
 
-static void push_decomposed(const character_rules *rules, letter_list *to, uint32_t code,
-                            const letter *from) {
-    uint32_t parts[DECOMPOSED_MOST];
-    const int count = (rules->compatible ? sh_char_decompose_compatible
-                                         : sh_char_decompose)(code, parts);
-    for (int i = 0; i < count; i++)
-        push(to, parts[i], from);
-}
-
-static void push_lower(letter_list *to, uint32_t code, const letter *from) {
-    uint32_t parts[LOWER_MOST];
-    const int count = sh_char_lower(code, parts);
-    for (int i = 0; i < count; i++)
-        push(to, parts[i], from);
-}
-
 /* All that is done to a letter alone; there is room. */
 static void push_normal(const character_rules *rules, letter_list *to,
                         const letter *from) {
@@ -110,34 +83,26 @@ static void push_normal(const character_rules *rules, letter_list *to,
     const bool apart = rules->ideographs && sh_char_is_ideograph(code);
     if (apart)
         push(to, ' ', from);
-    if (rules->strip_accents || rules->decompose)
-        push_decomposed(rules, to, code, from);
-    else if (rules->lower)
-        push_lower(to, code, from);
-    else
+    if (rules->strip_accents || rules->decompose) {
+        uint32_t parts[DECOMPOSED_MOST];
+        const int count = (rules->compatible ? sh_char_decompose_compatible
+                                             : sh_char_decompose)(code, parts);
+        for (int i = 0; i < count; i++)
+            push(to, parts[i], from);
+    } else if (rules->lower) {
+        uint32_t parts[LOWER_MOST];
+        const int count = sh_char_lower(code, parts);
+        for (int i = 0; i < count; i++)
+            push(to, parts[i], from);
+    } else
         push(to, code, from);
     if (apart)
         push(to, ' ', from);
 }
 
-/* Drops the marks of decomposed letters from `first` on. What is left is one small letter
-   for each capital: the one that has two is decomposed by now. */
-static void strip_marks(const character_rules *rules, letter_list *list, int64_t first) {
-    uint32_t lower[LOWER_MOST];
-    int64_t kept = first;
-    for (int64_t i = first; i < list->count; i++) {
-        letter one = list->at[i];
-        if (sh_char_is_mark(one.code))
-            continue;
-        if (rules->lower && sh_char_lower(one.code, lower) == 1)
-            one.code = lower[0];
-        list->at[kept++] = one;
-    }
-    list->count = kept;
-}
-
-bool sh_normalize_characters(shoal_context *context, const character_rules *rules,
-                             const letter *from, int64_t count, letter_list *to) {
+/* Appends `count` letters to `to`, each by the rules. False: out of memory. */
+static bool normalize_characters(shoal_context *context, const character_rules *rules,
+                                 const letter *from, int64_t count, letter_list *to) {
     enum { MOST_FROM_ONE = DECOMPOSED_MOST + 2, PIECE = 64 };
     const int64_t first = to->count;
     for (int64_t i = 0; i < count; i++) {
@@ -147,11 +112,218 @@ bool sh_normalize_characters(shoal_context *context, const character_rules *rule
     }
     if (!rules->strip_accents && !rules->decompose)
         return true;
-    if (!order_all_marks(context, to, first))
-        return false;
+    /* The letters from `first` on, each run of marks in order. */
+    int64_t run = first;
+    for (int64_t i = first; i <= to->count; i++)
+        if (i == to->count || sh_char_combining(to->at[i].code) == 0) {
+            if (i - run > 1 && !order_marks(context, to->at + run, i - run))
+                return false;
+            run = i + 1;
+        }
     if (rules->compose)
         compose(to, first);
-    if (rules->strip_accents)
-        strip_marks(rules, to, first);
+    if (rules->strip_accents) {
+        /* Drops the marks of decomposed letters from `first` on. What is left is one
+           small letter for each capital: the one that has two is decomposed by now. */
+        uint32_t lower[LOWER_MOST];
+        int64_t kept = first;
+        for (int64_t i = first; i < to->count; i++) {
+            letter one = to->at[i];
+            if (sh_char_is_mark(one.code))
+                continue;
+            if (rules->lower && sh_char_lower(one.code, lower) == 1)
+                one.code = lower[0];
+            to->at[kept++] = one;
+        }
+        to->count = kept;
+    }
     return true;
+}
+
+/* ---- Steps ------------------------------------------------------------------------- */
+
+bool sh_letters_of(shoal_context *context, const char *text, letter_list *to) {
+    const size_t size = strlen(text);
+    bool good = letters_grow(context, to, (int64_t)size);
+    for (size_t at = 0; good && at < size;) {
+        uint32_t code = 0;
+        const int bytes = sh_utf8_next(text + at, size - at, &code);
+        to->at[to->count++] = (letter){.code = code};
+        at += bytes > 0 ? (size_t)bytes : size;
+    }
+    return good;
+}
+
+static bool push_all(shoal_context *context, const letter *from, int64_t count,
+                     letter_list *to) {
+    if (!letters_grow(context, to, count))
+        return false;
+    if (count > 0)
+        memcpy(to->at + to->count, from, (size_t)count * sizeof *from);
+    to->count += count;
+    return true;
+}
+
+/* ---- How long a text may become --------------------------------------------------- */
+
+/* Eighteen letters are the most that Unicode has for one. A file may say more, and so
+   often that no memory is enough. */
+enum { GROWTH_MOST = 64, ALWAYS = 4096 };
+
+typedef struct {
+    shoal_context *context;
+    int64_t most;   /* letters that a step may give */
+    bool *too_long; /* it gives more */
+} step_limit;
+
+/* Room for letters that stand for one or more; first: where the step's letters begin. */
+static bool grow(const step_limit *limit, letter_list *to, int64_t first, int64_t more) {
+    if (to->count - first + more <= limit->most)
+        return letters_grow(limit->context, to, more);
+    *limit->too_long = true;
+    sh_fail(limit->context, SHOAL_BAD_FILE,
+            "a text becomes more than %d times as long by the tokenizer's normalizer",
+            (int)GROWTH_MOST);
+    return false;
+}
+
+/* ---- Replace ---------------------------------------------------------------------- */
+
+/* How many letters are replaced that begin here. */
+static int64_t matched(const normal_step *step, const letter *from, int64_t count) {
+    const letter *pattern = step->pattern.at;
+    const int64_t length = step->pattern.count;
+    int64_t same = 0;
+    if (step->least > 0) {
+        while (same < count && from[same].code == pattern[0].code)
+            same++;
+        return same >= step->least ? same : 0;
+    }
+    while (same < length && same < count && from[same].code == pattern[same].code)
+        same++;
+    return same == length ? length : 0;
+}
+
+static bool replace(const step_limit *limit, const normal_step *step, const letter *from,
+                    int64_t count, letter_list *to) {
+    const int64_t first = to->count;
+    for (int64_t i = 0; i < count;) {
+        const int64_t length = matched(step, from + i, count - i);
+        if (!grow(limit, to, first, length == 0 ? 1 : step->content.count))
+            return false;
+        if (length == 0) {
+            to->at[to->count++] = from[i++];
+            continue;
+        }
+        for (int64_t j = 0; j < step->content.count; j++)
+            to->at[to->count++] = (letter){step->content.at[j].code, from[i].begin,
+                                           from[i + length - 1].end};
+        i += length;
+    }
+    return true;
+}
+
+/* ---- SentencePiece's table -------------------------------------------------------- */
+
+enum { CLUSTER_BYTES = 5 }; /* a longer cluster is not looked for as a whole */
+
+/* Letters that a reader sees as one character. */
+static int64_t cluster(const letter *from, int64_t count) {
+    cluster_state state = {0};
+    int64_t length = 1;
+    while (length < count &&
+           sh_char_continues(from[length - 1].code, from[length].code, &state))
+        length++;
+    return length;
+}
+
+/* What stands for the letters' beginning, in place of all of them, or NULL. The table is
+   asked with the whole cluster, but its shortest entry is taken, and the rest of the
+   cluster dropped: models were trained so. */
+static const char *find_letters(const charsmap *map, const letter *from, int64_t count,
+                                size_t *found_size) {
+    char bytes[CLUSTER_BYTES + UTF8_MOST];
+    size_t size = 0;
+    for (int64_t i = 0; i < count && size <= CLUSTER_BYTES; i++)
+        size += (size_t)sh_utf8_put(from[i].code, bytes + size);
+    return size <= CLUSTER_BYTES ? sh_charsmap_find(map, bytes, size, found_size) : NULL;
+}
+
+static bool map_text(const step_limit *limit, const charsmap *map, const letter *from,
+                     int64_t count, letter_list *to) {
+    const int64_t first = to->count;
+    int64_t together = 0; /* letters before this one belong to a cluster without entry */
+    for (int64_t i = 0, length; i < count; i += length) {
+        size_t size = 0;
+        length = i < together ? 1 : cluster(from + i, count - i);
+        const char *found = find_letters(map, from + i, length, &size);
+        if (!found && length > 1) {
+            together = i + length;
+            length = 0;
+            continue;
+        }
+        if (!grow(limit, to, first, found ? (int64_t)size : 1))
+            return false;
+        /* One letter for each that was found, or the letter itself. */
+        for (size_t at = 0; found && at < size;) {
+            uint32_t code = 0;
+            at += (size_t)sh_utf8_next(found + at, size - at, &code);
+            to->at[to->count++] = (letter){code, from[i].begin, from[i + length - 1].end};
+        }
+        if (!found)
+            to->at[to->count++] = from[i];
+    }
+    /* What was dropped in front counts as the first letter's: a text still begins at its
+       beginning. */
+    if (to->count > first)
+        to->at[first].begin = from[0].begin;
+    return true;
+}
+
+/* ---- All of them ------------------------------------------------------------------ */
+
+static bool take(const step_limit *limit, const normal_step *step, const letter *from,
+                 int64_t count, letter_list *to) {
+    shoal_context *context = limit->context;
+    switch (step->kind) {
+    case STEP_CHARACTERS:
+        return normalize_characters(context, &step->rules, from, count, to);
+    case STEP_CHARSMAP: return map_text(limit, &step->map, from, count, to);
+    case STEP_STRIP:
+        for (; step->left && count > 0 && sh_char_is_space(from[0].code); from++)
+            count--;
+        while (step->right && count > 0 && sh_char_is_space(from[count - 1].code))
+            count--;
+        return push_all(context, from, count, to);
+    case STEP_REPLACE: return replace(limit, step, from, count, to);
+    }
+    return false;
+}
+
+bool sh_normalize(shoal_context *context, normalizer *n, const letter *from,
+                  int64_t count, letter_list *to) {
+    if (n->count == 0)
+        return push_all(context, from, count, to);
+    const step_limit limit = {context, GROWTH_MOST * count + ALWAYS, &n->too_long};
+    n->too_long = false;
+    for (int i = 0; i + 1 < n->count; i++) {
+        letter_list *next = &n->between[i % 2];
+        next->count = 0;
+        if (!take(&limit, &n->steps[i], from, count, next))
+            return false;
+        from = next->at;
+        count = next->count;
+    }
+    return take(&limit, &n->steps[n->count - 1], from, count, to);
+}
+
+void sh_normalizer_destroy(shoal_context *context, normalizer *n) {
+    for (int i = 0; i < n->count; i++) {
+        sh_charsmap_destroy(context, &n->steps[i].map);
+        sh_release(context, n->steps[i].pattern.at);
+        sh_release(context, n->steps[i].content.at);
+    }
+    for (int i = 0; i < 2; i++)
+        sh_release(context, n->between[i].at);
+    *n = (normalizer){0};
 }

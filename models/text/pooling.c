@@ -37,18 +37,6 @@ static shoal_status choose(pooling_file *f, const char *mode, const char *key) {
                    f->label, sh_shown(key).text);
 }
 
-/* "pooling_mode": a name or a list of names. */
-static shoal_status read_modes(pooling_file *f, const json_t *modes) {
-    const bool list = json_is_array(modes);
-    const size_t count = list ? json_array_size(modes) : 1;
-    TRY(count ? SHOAL_OK : choose(f, NULL, "pooling_mode"));
-    for (size_t i = 0; i < count; i++) {
-        const char *mode = json_string_value(list ? json_array_get(modes, i) : modes);
-        TRY(choose(f, mode, mode ? mode : "pooling_mode"));
-    }
-    return SHOAL_OK;
-}
-
 /* "pooling_mode_...": true, as files had it before version 6. */
 static shoal_status read_flags(pooling_file *f, json_t *root) {
     static const struct {
@@ -74,9 +62,17 @@ shoal_status sh_text_pooling_read(shoal_context *context, const char *label,
                                   const json_t *root, text_config *config) {
     pooling_file f = {context, label, config, 0};
     const json_t *modes = json_object_get(root, "pooling_mode");
-    if (modes) /* then the older keys do not count, as there */
-        return read_modes(&f, modes);
-    return read_flags(&f, (json_t *)(uintptr_t)root); /* jansson iterates non-const */
+    if (!modes)
+        return read_flags(&f, (json_t *)(uintptr_t)root); /* jansson iterates non-const */
+    /* A name or a list of names; then the older keys do not count, as there. */
+    const bool list = json_is_array(modes);
+    const size_t count = list ? json_array_size(modes) : 1;
+    TRY(count ? SHOAL_OK : choose(&f, NULL, "pooling_mode"));
+    for (size_t i = 0; i < count; i++) {
+        const char *mode = json_string_value(list ? json_array_get(modes, i) : modes);
+        TRY(choose(&f, mode, mode ? mode : "pooling_mode"));
+    }
+    return SHOAL_OK;
 }
 
 /* ---- Modules ---------------------------------------------------------------------- */
@@ -126,13 +122,6 @@ static shoal_status take_module(shoal_context *context, const char *folder,
                    below ? sh_shown(below).text : "");
 }
 
-static shoal_status read_modules(shoal_context *context, const char *folder,
-                                 const json_t *list, text_config *config) {
-    for (size_t i = 0; i < json_array_size(list); i++)
-        TRY(take_module(context, folder, json_array_get(list, i), config));
-    return SHOAL_OK;
-}
-
 shoal_status sh_text_modules_open(shoal_context *context, const char *folder,
                                   text_config *config) {
     char path[PATH_MAX];
@@ -142,7 +131,9 @@ shoal_status sh_text_modules_open(shoal_context *context, const char *folder,
                    ? open_pooling(context, folder, "1_Pooling", config)
                    : SHOAL_OK;
     TRY(sh_json_array_read(context, path, TEXT_CONFIG_LARGEST, &list));
-    shoal_status status = read_modules(context, folder, list, config);
+    shoal_status status = SHOAL_OK;
+    for (size_t i = 0; i < json_array_size(list) && status == SHOAL_OK; i++)
+        status = take_module(context, folder, json_array_get(list, i), config);
     json_decref(list);
     return status;
 }

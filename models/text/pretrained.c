@@ -114,10 +114,6 @@ static void their_name(const shoal_model_config *config, const char *own,
     snprintf(name, NAME_MOST, "%s%s", part, last);
 }
 
-static bool is_behind(const char *own) {
-    return strncmp(own, "head.", 5) == 0 || strncmp(own, "output.", 7) == 0;
-}
-
 /* ---- From the folder -------------------------------------------------------------- */
 
 static shoal_status check_model(shoal_context *context, const char *folder,
@@ -136,23 +132,6 @@ static int64_t rows_before(const text_config *config) {
     return config->table_positions - config->positions;
 }
 
-/* Encoders alone are saved without the prefix. */
-static const file_tensor *find_tensor(const safetensors *file, const char *prefix,
-                                      const char *name) {
-    const file_tensor *found = sh_text_tensor_find(file, prefix, name);
-    return found ? found : sh_text_tensor_find(file, "", name);
-}
-
-/* Some rows of a table, in the file's type. */
-static file_tensor rows_from(const file_tensor *table, int64_t first) {
-    file_tensor rows = *table;
-    const size_t row = table->bytes / (size_t)table->shape[0];
-    rows.shape[0] -= first;
-    rows.bytes -= row * (size_t)first;
-    rows.data = (const char *)table->data + row * (size_t)first;
-    return rows;
-}
-
 static shoal_status load_one(shoal_context *context, const char *folder,
                              const safetensors *file, const text_config *config,
                              const shoal_model_config *settings,
@@ -160,19 +139,26 @@ static shoal_status load_one(shoal_context *context, const char *folder,
     char name[NAME_MOST];
     const char *prefix;
     their_name(settings, to->name, &prefix, name);
-    const file_tensor *found = find_tensor(file, prefix, name);
+    const file_tensor *found = sh_text_tensor_find(file, prefix, name);
+    if (!found) /* encoders alone are saved without the prefix */
+        found = sh_text_tensor_find(file, "", name);
     int64_t shape[SHOAL_MAX_RANK];
     memcpy(shape, to->shape, sizeof shape);
     const int64_t before = strcmp(to->name, "positions.weight") == 0 ? rows_before(config)
                                                                      : 0;
     shape[0] += before;
     const bool fits = found && sh_file_tensor_has_shape(found, to->rank, shape);
-    if (!fits && is_behind(to->name))
+    if (!fits &&
+        (strncmp(to->name, "head.", 5) == 0 || strncmp(to->name, "output.", 7) == 0))
         return SHOAL_OK;
     if (!fits)
         return sh_fail(context, SHOAL_BAD_FILE, "%s: its weights have %s tensor '%s%s'",
                        folder, found ? "another shape of the" : "no", prefix, name);
-    const file_tensor rows = before ? rows_from(found, before) : *found;
+    file_tensor rows = *found; /* without those before, in the file's type */
+    const size_t skipped = before ? found->bytes / (size_t)shape[0] * (size_t)before : 0;
+    rows.shape[0] -= before;
+    rows.bytes -= skipped;
+    rows.data = (const char *)found->data + skipped;
     return sh_file_tensor_to_f32(context, &rows, to->values);
 }
 
@@ -181,13 +167,10 @@ shoal_status shoal_text_model_load(shoal_context *context, const char *folder,
     text_config config;
     safetensors *file;
     shoal_parameter one;
-    shoal_status status = check_model(context, folder, model);
-    if (status == SHOAL_OK)
-        status = sh_text_config_open(context, folder, &config);
-    if (status == SHOAL_OK)
-        status = sh_text_file_open(context, folder, &file);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_model(context, folder, model));
+    TRY(sh_text_config_open(context, folder, &config));
+    TRY(sh_text_file_open(context, folder, &file));
+    shoal_status status = SHOAL_OK;
     for (int i = 0; status == SHOAL_OK && shoal_model_parameter(model, i, &one); i++)
         status =
             load_one(context, folder, file, &config, shoal_model_settings(model), &one);
@@ -239,11 +222,8 @@ shoal_status shoal_text_model_save(shoal_context *context, const char *folder,
     text_config config;
     shoal_parameter one;
     saving s = {0};
-    shoal_status status = check_model(context, folder, model);
-    if (status == SHOAL_OK)
-        status = sh_text_config_open(context, folder, &config);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_model(context, folder, model));
+    TRY(sh_text_config_open(context, folder, &config));
     if (snprintf(path, sizeof path, "%s/model.safetensors", folder) >= PATH_MAX)
         return sh_fail(context, SHOAL_INVALID, "%s: the path is too long", folder);
     while (shoal_model_parameter(model, (int)s.count, &one))
@@ -254,7 +234,8 @@ shoal_status shoal_text_model_save(shoal_context *context, const char *folder,
         return SHOAL_NO_MEMORY;
     for (int i = 0; shoal_model_parameter(model, i, &one); i++)
         list_one(&s, i, shoal_model_settings(model), rows_before(&config), &one);
-    status = sh_safetensors_write(context, path, s.tensors, s.count, notes, 1, false);
+    const shoal_status status =
+        sh_safetensors_write(context, path, s.tensors, s.count, notes, 1, false);
     sh_release(context, block);
     return status;
 }

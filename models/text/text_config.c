@@ -81,35 +81,7 @@ static shoal_status refuse_flags(const config_file *f, const char *const *flags)
     return SHOAL_OK;
 }
 
-static shoal_status read_sizes(const config_file *f, text_config *config) {
-    const struct {
-        const char *key;
-        int64_t most, *size;
-    } rows[] = {{"vocab_size", INT32_MAX / 2, &config->vocabulary},
-                {"num_hidden_layers", TEXT_LAYERS_MOST, &config->layers},
-                {"num_attention_heads", 4096, &config->heads},
-                {"hidden_size", 65536, &config->size},
-                {"intermediate_size", 1 << 20, &config->feed_forward},
-                {"max_position_embeddings", 1 << 24, &config->table_positions}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        shoal_status status = read_size(f, rows[i].key, 1, rows[i].most, rows[i].size);
-        if (status != SHOAL_OK)
-            return status;
-    }
-    if (config->size % config->heads != 0)
-        return refuse(f, "hidden_size", "should be a multiple of num_attention_heads");
-    return SHOAL_OK;
-}
-
 /* ---- BERT and RoBERTa ------------------------------------------------------------- */
-
-static shoal_status read_dropout(const config_file *f, text_config *config) {
-    const json_t *value = json_object_get(f->root, "hidden_dropout_prob");
-    config->dropout = value ? (float)json_number_value(value) : 0.1f;
-    if (!value || (json_is_number(value) && config->dropout >= 0 && config->dropout < 1))
-        return SHOAL_OK;
-    return refuse(f, "hidden_dropout_prob", "should be a number from 0 to below 1");
-}
 
 static shoal_status read_bert(const config_file *f, text_config *config) {
     static const char *const flags[] = {"is_decoder", "add_cross_attention", NULL};
@@ -117,27 +89,27 @@ static shoal_status read_bert(const config_file *f, text_config *config) {
         json_string_value(json_object_get(f->root, "position_embedding_type"));
     double epsilon = 1e-12;
     int64_t padding = 0;
-    shoal_status status = refuse_flags(f, flags);
-    if (status == SHOAL_OK && kind && strcmp(kind, "absolute") != 0)
-        status = refuse(f, "position_embedding_type", "should be 'absolute'");
-    if (status == SHOAL_OK)
-        status = read_activation(f, "hidden_act", config);
-    if (status == SHOAL_OK)
-        status = read_size(f, "type_vocab_size", 1, 65536, &config->types);
-    if (status == SHOAL_OK)
-        status = read_number(f, f->root, "layer_norm_eps", &epsilon);
+    const json_t *dropout = json_object_get(f->root, "hidden_dropout_prob");
+    TRY(refuse_flags(f, flags));
+    if (kind && strcmp(kind, "absolute") != 0)
+        return refuse(f, "position_embedding_type", "should be 'absolute'");
+    TRY(read_activation(f, "hidden_act", config));
+    TRY(read_size(f, "type_vocab_size", 1, 65536, &config->types));
+    TRY(read_number(f, f->root, "layer_norm_eps", &epsilon));
     config->epsilon = (float)epsilon;
-    if (status == SHOAL_OK)
-        status = read_dropout(f, config);
+    config->dropout = dropout ? (float)json_number_value(dropout) : 0.1f;
+    if (dropout &&
+        !(json_is_number(dropout) && config->dropout >= 0 && config->dropout < 1))
+        return refuse(f, "hidden_dropout_prob", "should be a number from 0 to below 1");
     config->positions = config->table_positions;
-    if (status != SHOAL_OK || config->family == FAMILY_BERT)
-        return status;
-    status = read_size(f, "pad_token_id", 0, config->vocabulary - 1, &padding);
+    if (config->family == FAMILY_BERT)
+        return SHOAL_OK;
+    TRY(read_size(f, "pad_token_id", 0, config->vocabulary - 1, &padding));
     config->padding = (int32_t)padding;
     config->positions = config->table_positions - padding - 1;
-    if (status == SHOAL_OK && config->positions < 1)
+    if (config->positions < 1)
         return refuse(f, "max_position_embeddings", "should be above pad_token_id + 1");
-    return status;
+    return SHOAL_OK;
 }
 
 /* ---- ModernBERT ------------------------------------------------------------------- */
@@ -165,8 +137,23 @@ static shoal_status read_layer_types(const config_file *f, text_config *config) 
     return SHOAL_OK;
 }
 
-/* Bases of the rotations, as the published folder spells them or as newer ones do. */
-static shoal_status read_rotations(const config_file *f, text_config *config) {
+static shoal_status read_modern(const config_file *f, text_config *config) {
+    static const char *const flags[] = {"attention_bias", "mlp_bias", "norm_bias", NULL};
+    double epsilon = 1e-5;
+    int64_t window = 128;
+    config->positions = config->table_positions;
+    config->table_positions = 0;
+    TRY(refuse_flags(f, flags));
+    if (config->size / config->heads % 2 != 0)
+        return refuse(f, "hidden_size", "should give heads of an even size");
+    TRY(read_activation(f, "hidden_activation", config));
+    TRY(read_number(f, f->root, "norm_eps", &epsilon));
+    if (json_object_get(f->root, "local_attention"))
+        TRY(read_size(f, "local_attention", 2, 65535, &window));
+    config->epsilon = (float)epsilon;
+    config->window = window;
+    TRY(read_layer_types(f, config));
+    /* Bases of the rotations, as the published folder spells them or as newer ones do. */
     static const char *const old_keys[] = {"global_rope_theta", "local_rope_theta"};
     static const char *const kinds[] = {"full_attention", "sliding_attention"};
     const json_t *newer = json_object_get(f->root, "rope_parameters");
@@ -186,33 +173,23 @@ static shoal_status read_rotations(const config_file *f, text_config *config) {
     return SHOAL_OK;
 }
 
-static shoal_status read_modern(const config_file *f, text_config *config) {
-    static const char *const flags[] = {"attention_bias", "mlp_bias", "norm_bias", NULL};
-    double epsilon = 1e-5;
-    int64_t window = 128;
-    config->positions = config->table_positions;
-    config->table_positions = 0;
-    shoal_status status = refuse_flags(f, flags);
-    if (status == SHOAL_OK && config->size / config->heads % 2 != 0)
-        status = refuse(f, "hidden_size", "should give heads of an even size");
-    if (status == SHOAL_OK)
-        status = read_activation(f, "hidden_activation", config);
-    if (status == SHOAL_OK)
-        status = read_number(f, f->root, "norm_eps", &epsilon);
-    if (status == SHOAL_OK && json_object_get(f->root, "local_attention"))
-        status = read_size(f, "local_attention", 2, 65535, &window);
-    config->epsilon = (float)epsilon;
-    config->window = window;
-    if (status == SHOAL_OK)
-        status = read_layer_types(f, config);
-    return status == SHOAL_OK ? read_rotations(f, config) : status;
-}
-
 shoal_status sh_text_config_read(shoal_context *context, const char *label,
                                  const json_t *root, text_config *config) {
     const config_file f = {context, label, root};
     *config = (text_config){.pooling = SHOAL_POOL_MEAN};
     TRY(read_family(&f, config));
-    TRY(read_sizes(&f, config));
+    const struct {
+        const char *key;
+        int64_t most, *size;
+    } rows[] = {{"vocab_size", INT32_MAX / 2, &config->vocabulary},
+                {"num_hidden_layers", TEXT_LAYERS_MOST, &config->layers},
+                {"num_attention_heads", 4096, &config->heads},
+                {"hidden_size", 65536, &config->size},
+                {"intermediate_size", 1 << 20, &config->feed_forward},
+                {"max_position_embeddings", 1 << 24, &config->table_positions}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        TRY(read_size(&f, rows[i].key, 1, rows[i].most, rows[i].size));
+    if (config->size % config->heads != 0)
+        return refuse(&f, "hidden_size", "should be a multiple of num_attention_heads");
     return (config->family == FAMILY_MODERN ? read_modern : read_bert)(&f, config);
 }

@@ -90,10 +90,20 @@ static shoal_status check_options(shoal_text_encoder *e, const shoal_text_option
                        "a stride of %lld tokens would leave out some between windows of "
                        "%lld",
                        (long long)o->stride, (long long)window);
-    e->info.window = window;
     const int64_t usual = stretch ? STRETCHED_ROWS : USUAL_ROWS;
-    e->info.rows = o->rows && stretch ? o->rows : max(o->rows ? o->rows : usual, window);
-    e->info.pooling = o->pooling ? o->pooling : e->config.pooling;
+    const text_config *c = &e->config;
+    e->info = (shoal_text_info){.type = c->type,
+                                .layers = c->layers,
+                                .heads = c->heads,
+                                .size = c->size,
+                                .feed_forward = c->feed_forward,
+                                .vocabulary = c->vocabulary,
+                                .positions = positions,
+                                .window = window,
+                                .rows = o->rows && stretch
+                                            ? o->rows
+                                            : max(o->rows ? o->rows : usual, window),
+                                .pooling = o->pooling ? o->pooling : c->pooling};
     e->stride = o->stride ? o->stride : (window + 1) / 2;
     e->long_texts = o->long_texts;
     e->normalize = o->normalize || e->config.normalize;
@@ -101,19 +111,6 @@ static shoal_status check_options(shoal_text_encoder *e, const shoal_text_option
                               .rows = e->info.rows,
                               .length = stretch ? e->info.rows : window};
     return SHOAL_OK;
-}
-
-static shoal_status parse_attention(shoal_text_encoder *e, const char *text,
-                                    shoal_attention *attention) {
-    char kind[64];
-    shoal_status status = shoal_attention_parse(e->context, text, attention);
-    if (status != SHOAL_OK ||
-        !shoal_kind_describe((int)attention->kind)->keys_are_queries)
-        return status;
-    shoal_attention_print(attention, kind, sizeof kind);
-    return sh_fail(e->context, SHOAL_INVALID,
-                   "%s takes the queries as keys, but this model has keys of its own",
-                   kind);
 }
 
 static shoal_status make_stack(shoal_text_encoder *e, const shoal_attention *attention) {
@@ -149,33 +146,26 @@ static void place(void *argument, block_layout *block) {
 }
 
 static shoal_status make_parts(shoal_text_encoder *e, const shoal_text_options *options) {
+    const char *spelling = options->attention ? options->attention : "full";
     shoal_attention attention;
     size_t bytes;
-    shoal_status status = sh_text_config_open(e->context, e->folder, &e->config);
-    if (status == SHOAL_OK && options->pooling == SHOAL_POOL_OWN)
-        status = sh_text_modules_open(e->context, e->folder, &e->config);
-    if (status == SHOAL_OK)
-        status = check_options(e, options);
-    if (status == SHOAL_OK)
-        status = parse_attention(e, options->attention ? options->attention : "full",
-                                 &attention);
-    if (status == SHOAL_OK)
-        status = sh_text_weights_open(e->context, e->folder, &e->config, &e->weights);
-    if (status == SHOAL_OK)
-        status = make_stack(e, &attention);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_text_config_open(e->context, e->folder, &e->config));
+    if (options->pooling == SHOAL_POOL_OWN)
+        TRY(sh_text_modules_open(e->context, e->folder, &e->config));
+    TRY(check_options(e, options));
+    TRY(shoal_attention_parse(e->context, spelling, &attention));
+    if (shoal_kind_describe((int)attention.kind)->keys_are_queries) {
+        char kind[64];
+        shoal_attention_print(&attention, kind, sizeof kind);
+        return sh_fail(e->context, SHOAL_INVALID,
+                       "%s takes the queries as keys, but this model has keys of its own",
+                       kind);
+    }
+    TRY(sh_text_weights_open(e->context, e->folder, &e->config, &e->weights));
+    TRY(make_stack(e, &attention));
     e->block = sh_allocate_parts(e->context, place, e, &bytes);
     if (!e->block)
         return SHOAL_NO_MEMORY;
-    const text_config *c = &e->config;
-    e->info.type = c->type;
-    e->info.layers = c->layers;
-    e->info.heads = c->heads;
-    e->info.size = c->size;
-    e->info.feed_forward = c->feed_forward;
-    e->info.vocabulary = c->vocabulary;
-    e->info.positions = c->positions;
     e->info.workspace =
         bytes + (e->modern ? sh_modern_memory(e->modern) : sh_encoder_memory(e->stack));
     return SHOAL_OK;
@@ -226,74 +216,24 @@ const shoal_text_info *shoal_text_encoder_info(const shoal_text_encoder *e) {
 
 /* ---- From tokens to hidden states ------------------------------------------------- */
 
-/* Positions of one sequence. Longer ones than the model has are stretched over those: a
-   product of whole numbers and one division, so that no place is behind the last. */
-static void place_rows(const shoal_text_encoder *e, int64_t first, int64_t count,
-                       const int32_t *ids) {
-    const text_config *config = &e->config;
-    const bool roberta = config->family == FAMILY_ROBERTA;
-    const bool stretch = count > config->positions;
-    const double base = roberta ? config->padding + 1 : 0;
-    const int64_t over = stretch ? config->positions - 1 : 1;
-    const int64_t under = stretch ? count - 1 : 1;
-    int64_t next = 0; /* RoBERTa's padding inside a text has no position of its own */
-    for (int64_t i = 0; i < count; i++) {
-        const bool padding = roberta && ids[first + i] == config->padding;
-        const double place = base + (double)(next * over) / (double)under;
-        e->places[first + i] = (float)(padding ? config->padding : place);
-        next += !padding;
-    }
-}
-
-static shoal_status check_batch(const shoal_text_encoder *e, int64_t batch,
-                                const int64_t *offsets, const int32_t *ids,
-                                const int32_t *types) {
-    const text_config *config = &e->config;
-    if (batch < 0 || batch > e->limits.batch || !offsets || offsets[0] != 0)
-        return sh_fail(e->context, SHOAL_INVALID,
-                       "text encoder: a batch has 0 to %lld sequences, and begins at "
-                       "row 0",
-                       (long long)e->limits.batch);
-    for (int64_t b = 0; b < batch; b++) {
-        const int64_t length = offsets[b + 1] - offsets[b];
-        if (length < 0 || length > e->limits.length || offsets[b + 1] > e->limits.rows)
-            return sh_fail(e->context, SHOAL_INVALID,
-                           "text encoder: sequence %lld has %lld tokens; one has up to "
-                           "%lld, and a call %lld",
-                           (long long)b, (long long)length, (long long)e->limits.length,
-                           (long long)e->limits.rows);
-    }
-    for (int64_t row = 0; row < offsets[batch]; row++)
-        if (ids[row] < 0 || ids[row] >= config->vocabulary ||
-            (types && (types[row] < 0 || types[row] >= max(config->types, 1))))
-            return sh_fail(e->context, SHOAL_INVALID,
-                           "text encoder: row %lld has id %d, type %d; this model has "
-                           "%lld words and %lld types",
-                           (long long)row, (int)ids[row], types ? (int)types[row] : 0,
-                           (long long)config->vocabulary, (long long)config->types);
-    return SHOAL_OK;
-}
-
 typedef struct {
     const shoal_text_encoder *e;
     int64_t rows;
     const int32_t *ids, *types;
 } embedding;
 
+/* Between two rows of the table, where texts are stretched. */
 static void add_position(const shoal_text_encoder *e, float place, float *x) {
     const int64_t size = e->config.size, whole = (int64_t)place;
     const float *row = (const float *)e->weights.positions.data + whole * size;
     const float share = place - (float)whole;
-    if (share == 0) {
+    if (share == 0)
         e->context->kernels->add(size, row, x);
-        return;
-    }
-    for (int64_t i = 0; i < size; i++)
+    for (int64_t i = 0; i < size && share != 0; i++)
         x[i] += row[i] + share * (row[size + i] - row[i]);
 }
 
-static void embed_task(void *shared, int64_t task, int thread) {
-    (void)thread;
+static void embed_task(void *shared, int64_t task, int thread UNUSED) {
     const embedding *m = shared;
     const shoal_text_encoder *e = m->e;
     const text_weights *w = &e->weights;
@@ -328,9 +268,26 @@ static shoal_status run(shoal_text_encoder *e, int64_t batch, const int64_t *off
                         const float **hidden) {
     const packing sequences = {batch, offsets};
     embedding m = {e, packing_rows(&sequences), ids, types};
-    for (int64_t b = 0; b < batch; b++)
-        place_rows(e, offsets[b], offsets[b + 1] - offsets[b], ids);
-    sh_team_run(sh_team_of(e->context), ceil_divide(m.rows, ROW_BLOCK), embed_task, &m);
+    for (int64_t b = 0; b < batch; b++) {
+        /* Positions of one sequence. Longer ones than the model has are stretched over
+           those: a product of whole numbers and one division, so that no place is behind
+           the last. */
+        const int64_t count = offsets[b + 1] - offsets[b];
+        const text_config *config = &e->config;
+        const bool roberta = config->family == FAMILY_ROBERTA;
+        const bool stretch = count > config->positions;
+        const double base = roberta ? config->padding + 1 : 0;
+        const int64_t over = stretch ? config->positions - 1 : 1;
+        const int64_t under = stretch ? count - 1 : 1;
+        int64_t next = 0; /* RoBERTa's padding inside a text has no position of its own */
+        for (int64_t i = 0; i < count; i++) {
+            const bool padding = roberta && ids[offsets[b] + i] == config->padding;
+            const double place = base + (double)(next * over) / (double)under;
+            e->places[offsets[b] + i] = (float)(padding ? config->padding : place);
+            next += !padding;
+        }
+    }
+    sh_run_tasks(e->context, ceil_divide(m.rows, ROW_BLOCK), embed_task, &m);
     if (e->modern)
         return sh_modern_forward(e->modern, &e->weights, &sequences, e->places, e->x,
                                  hidden);
@@ -351,7 +308,29 @@ shoal_status shoal_text_encoder_forward(shoal_text_encoder *e, int64_t batch,
         return sh_fail(
             e->context, SHOAL_INVALID,
             "text_encoder_forward: there are no ids or no place for the result");
-    TRY(check_batch(e, batch, offsets, ids, types));
+    const text_config *config = &e->config;
+    if (batch < 0 || batch > e->limits.batch || !offsets || offsets[0] != 0)
+        return sh_fail(e->context, SHOAL_INVALID,
+                       "text encoder: a batch has 0 to %lld sequences, and begins at "
+                       "row 0",
+                       (long long)e->limits.batch);
+    for (int64_t b = 0; b < batch; b++) {
+        const int64_t length = offsets[b + 1] - offsets[b];
+        if (length < 0 || length > e->limits.length || offsets[b + 1] > e->limits.rows)
+            return sh_fail(e->context, SHOAL_INVALID,
+                           "text encoder: sequence %lld has %lld tokens; one has up to "
+                           "%lld, and a call %lld",
+                           (long long)b, (long long)length, (long long)e->limits.length,
+                           (long long)e->limits.rows);
+    }
+    for (int64_t row = 0; row < offsets[batch]; row++)
+        if (ids[row] < 0 || ids[row] >= config->vocabulary ||
+            (types && (types[row] < 0 || types[row] >= max(config->types, 1))))
+            return sh_fail(e->context, SHOAL_INVALID,
+                           "text encoder: row %lld has id %d, type %d; this model has "
+                           "%lld words and %lld types",
+                           (long long)row, (int)ids[row], types ? (int)types[row] : 0,
+                           (long long)config->vocabulary, (long long)config->types);
     return run(e, batch, offsets, ids, types, false, hidden);
 }
 
@@ -370,19 +349,6 @@ static void pool(const shoal_text_encoder *e, int64_t count, const float *rows) 
             for (int64_t i = 0; i < size; i++)
                 to[i] = x[i] > to[i] ? x[i] : to[i];
     }
-}
-
-/* Adds a piece's rows to its text's vector, which began as 0, or -inf for the max. */
-static void add_piece(const shoal_text_encoder *e, const text_piece *piece, int64_t count,
-                      const float *rows, float *vectors) {
-    const int64_t size = e->config.size;
-    float *to = vectors + piece->text * size;
-    pool(e, count, rows);
-    if (e->info.pooling != SHOAL_POOL_MAX)
-        e->context->kernels->add(size, e->pooled, to);
-    else
-        for (int64_t i = 0; i < size; i++)
-            to[i] = e->pooled[i] > to[i] ? e->pooled[i] : to[i];
 }
 
 /* `sums` rows or first rows were added up in the vector. */
@@ -427,16 +393,6 @@ static shoal_status open_tokenizer(shoal_text_encoder *e) {
     return SHOAL_OK;
 }
 
-static bool push_piece(shoal_text_encoder *e, text_piece piece) {
-    void *at = e->pieces;
-    const bool grown =
-        sh_list_grow(e->context, &at, e->piece_count, &e->piece_room, 1, sizeof piece);
-    e->pieces = at;
-    if (grown)
-        e->pieces[e->piece_count++] = piece;
-    return grown;
-}
-
 /* The windows of a text whose tokens were appended. */
 static shoal_status cut_text(shoal_text_encoder *e, int64_t text, int64_t count) {
     const int64_t specials = e->tokenizer->single.count - 1;
@@ -450,8 +406,12 @@ static shoal_status cut_text(shoal_text_encoder *e, int64_t text, int64_t count)
                        (long long)(count + specials), (long long)e->limits.rows);
     for (int64_t at = 0;; at += step) {
         const int64_t some = min(room, count - at);
-        if (!push_piece(e, (text_piece){text, e->token_count + at, some}))
+        void *pieces = e->pieces;
+        if (!sh_list_grow(e->context, &pieces, e->piece_count, &e->piece_room, 1,
+                          sizeof *e->pieces))
             return SHOAL_NO_MEMORY;
+        e->pieces = pieces;
+        e->pieces[e->piece_count++] = (text_piece){text, e->token_count + at, some};
         if (at + some == count || e->long_texts == SHOAL_LONG_CUT)
             break;
     }
@@ -485,21 +445,17 @@ static int longer_first(const void *a, const void *b) {
     return left->first < right->first ? -1 : left->first > right->first;
 }
 
-static void put_token(shoal_text_encoder *e, int64_t row, int32_t id, int32_t type) {
-    e->ids[row] = id;
-    e->types[row] = (int32_t)min(type, max(e->config.types, 1) - 1);
-}
-
 /* A piece with its special tokens as the batch's rows from `row` on; returns the row
    after them. */
 static int64_t put_piece(shoal_text_encoder *e, const text_piece *piece, int64_t row) {
     const token_template *around = &e->tokenizer->single;
     for (int i = 0; i < around->count; i++) {
-        const int32_t type = around->parts[i].type;
-        if (around->parts[i].text < 0)
-            put_token(e, row++, around->parts[i].id, type);
-        for (int64_t j = 0; around->parts[i].text >= 0 && j < piece->count; j++)
-            put_token(e, row++, e->tokens[piece->first + j], type);
+        const bool special = around->parts[i].text < 0;
+        const int64_t type = min(around->parts[i].type, max(e->config.types, 1) - 1);
+        for (int64_t j = 0; j < (special ? 1 : piece->count); j++) {
+            e->ids[row] = special ? around->parts[i].id : e->tokens[piece->first + j];
+            e->types[row++] = (int32_t)type;
+        }
     }
     return row;
 }
@@ -528,25 +484,19 @@ static shoal_status run_batch(shoal_text_encoder *e, int64_t first, float *vecto
         const int64_t from = firsts ? b : e->offsets[b];
         if (rows == 0)
             continue;
-        add_piece(e, piece, rows, hidden + from * e->config.size, vectors);
+        /* Adds a piece's rows to its text's vector, which began as 0, or -inf for the
+           max. */
+        const int64_t size = e->config.size;
+        float *to = vectors + piece->text * size;
+        pool(e, rows, hidden + from * size);
+        if (e->info.pooling != SHOAL_POOL_MAX)
+            e->context->kernels->add(size, e->pooled, to);
+        else
+            for (int64_t i = 0; i < size; i++)
+                to[i] = e->pooled[i] > to[i] ? e->pooled[i] : to[i];
         sums[piece->text] += e->info.pooling == SHOAL_POOL_MEAN ? rows : 1;
     }
     return SHOAL_OK;
-}
-
-static shoal_status tokenize_all(shoal_text_encoder *e, int64_t count,
-                                 const char *const *texts, const int64_t *sizes) {
-    shoal_status status = open_tokenizer(e);
-    e->token_count = e->piece_count = 0;
-    for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
-        status = take_text(e, i, texts[i], sizes ? sizes[i] : -1);
-        if (status == SHOAL_INVALID) {
-            char why[256];
-            snprintf(why, sizeof why, "%s", shoal_context_message(e->context));
-            sh_fail(e->context, status, "text %lld: %s", (long long)i + 1, why);
-        }
-    }
-    return status;
 }
 
 shoal_status shoal_text_encoder_embed(shoal_text_encoder *e, int64_t count,
@@ -557,9 +507,18 @@ shoal_status shoal_text_encoder_embed(shoal_text_encoder *e, int64_t count,
     if (count < 0 || (count > 0 && (!texts || !vectors)))
         return sh_fail(e->context, SHOAL_INVALID,
                        "text_encoder_embed: there are no texts or no place for vectors");
-    shoal_status status = tokenize_all(e, count, texts, sizes);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(open_tokenizer(e));
+    shoal_status status = SHOAL_OK;
+    e->token_count = e->piece_count = 0;
+    for (int64_t i = 0; i < count; i++) {
+        status = take_text(e, i, texts[i], sizes ? sizes[i] : -1);
+        if (status == SHOAL_INVALID) {
+            char why[256];
+            snprintf(why, sizeof why, "%s", shoal_context_message(e->context));
+            sh_fail(e->context, status, "text %lld: %s", (long long)i + 1, why);
+        }
+        TRY(status);
+    }
     const int64_t size = e->config.size;
     int64_t *sums = sh_allocate(e->context, (size_t)count * sizeof *sums);
     if (!sums)

@@ -61,15 +61,6 @@ static shoal_status find(const loading *l, const char *name, int64_t rows,
                    l->folder, whole, (long long)rows, (long long)(columns ? columns : 1));
 }
 
-/* What was copied need not stay in memory as a part of the mapped file. */
-static void leave_pages(const file_tensor *tensor) {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t begin = ((uintptr_t)tensor->data + page - 1) / page * page;
-    const uintptr_t end = ((uintptr_t)tensor->data + tensor->bytes) / page * page;
-    if (begin < end)
-        (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
-}
-
 /* columns 0: a vector. */
 static shoal_status take(loading *l, const char *name, int64_t rows, int64_t columns,
                          nn_tensor *to) {
@@ -81,18 +72,13 @@ static shoal_status take(loading *l, const char *name, int64_t rows, int64_t col
         return SHOAL_OK;
     *to = (nn_tensor){.data = place};
     TRY(sh_file_tensor_to_f32(l->context, tensor, place));
-    leave_pages(tensor);
+    /* What was copied need not stay in memory as a part of the mapped file. */
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = ((uintptr_t)tensor->data + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)tensor->data + tensor->bytes) / page * page;
+    if (begin < end)
+        (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
     return SHOAL_OK;
-}
-
-/* A matrix of a layer is packed where it lies: a block takes the room of its rows. */
-static void pack(const loading *l, int64_t outputs, int64_t inputs, float *at) {
-    for (int64_t first = 0; first < outputs; first += PACKED_OUTPUTS) {
-        float *block = at + first * inputs;
-        memcpy(l->rows, block, (size_t)(PACKED_OUTPUTS * inputs) * sizeof *block);
-        for (int64_t row = 0; row < PACKED_OUTPUTS; row++)
-            sh_packed_put(PACKED_FLOATS, inputs, row, l->rows + row * inputs, block);
-    }
 }
 
 /* ---- BERT and RoBERTa ------------------------------------------------------------- */
@@ -157,7 +143,15 @@ static shoal_status take_layer(loading *l, const char *folder, int64_t layer,
         float *at = l->to->arena ? l->to->arena + l->floats : NULL;
         TRY(take(l, name, outputs, inputs, one));
         if (at && inputs && l->to->packed) {
-            pack(l, outputs, inputs, at);
+            /* A matrix of a layer is packed where it lies: a block takes the room of its
+               rows. */
+            for (int64_t first = 0; first < outputs; first += PACKED_OUTPUTS) {
+                float *block = at + first * inputs;
+                memcpy(l->rows, block, (size_t)(PACKED_OUTPUTS * inputs) * sizeof *block);
+                for (int64_t row = 0; row < PACKED_OUTPUTS; row++)
+                    sh_packed_put(PACKED_FLOATS, inputs, row, l->rows + row * inputs,
+                                  block);
+            }
             one->packed = true;
         }
     }
@@ -255,8 +249,7 @@ static shoal_status load(loading *l) {
         status = take_all(l);
     l->to->layers = NULL;
     l->to->modern = NULL;
-    if (status != SHOAL_OK)
-        return status;
+    TRY(status);
     l->to->block = sh_allocate_parts(l->context, place, l, NULL);
     if (!l->to->block)
         return SHOAL_NO_MEMORY;

@@ -52,33 +52,20 @@ int64_t shoal_tokenizer_size(const shoal_tokenizer *t) {
 
 /* ---- WordPiece -------------------------------------------------------------------- */
 
-static bool push_token(shoal_tokenizer *t, token_list *to, int32_t id, uint32_t begin,
-                       uint32_t end) {
-    if (!tokens_grow(t->context, to, 1))
-        return false;
-    to->at[to->count++] = (token){id, begin, end};
-    return true;
-}
+enum { WORD_MOST = 1024 }; /* letters of a WordPiece word that is looked at */
 
-/* The word's bytes from its prefix on: word[prefix_size ..]; begin[i] is where its letter
-   i begins. */
-typedef struct {
-    const letter *letters; /* [count] */
-    int64_t count;
-    size_t *begin; /* [count + 1] */
-} spelled_word;
-
-/* The longest piece that begins with letter `from`: how many letters, or 0. The prefix
-   stands before the first piece's bytes and is overwritten by what came before, so it is
-   written for each later piece into the bytes in front of it. */
-static int64_t longest_piece(shoal_tokenizer *t, const spelled_word *w, int64_t from,
-                             int32_t *id) {
+/* The longest piece that begins with letter `from` of `count`: how many letters, or 0.
+   begin [count + 1]: where each letter's bytes begin behind the prefix's room in t->word.
+   The prefix stands before the first piece's bytes and is overwritten by what came
+   before, so it is written for each later piece into the bytes in front of it. */
+static int64_t longest_piece(shoal_tokenizer *t, const size_t *begin, int64_t count,
+                             int64_t from, int32_t *id) {
     const size_t lead = from > 0 ? t->prefix_size : 0;
-    char *piece = t->word + t->prefix_size + w->begin[from] - lead;
+    char *piece = t->word + t->prefix_size + begin[from] - lead;
     if (lead > 0)
         memcpy(piece, t->prefix, lead);
-    for (int64_t to = w->count; to > from; to--) {
-        const size_t size = lead + w->begin[to] - w->begin[from];
+    for (int64_t to = count; to > from; to--) {
+        const size_t size = lead + begin[to] - begin[from];
         if (size > t->words.longest)
             continue;
         *id = sh_vocabulary_find(&t->words, piece, size);
@@ -88,59 +75,34 @@ static int64_t longest_piece(shoal_tokenizer *t, const spelled_word *w, int64_t 
     return 0;
 }
 
-/* Pieces of a spelled word; all of it is unknown where a piece is missing. */
-static bool cut_into_pieces(shoal_tokenizer *t, const spelled_word *w, token_list *to) {
+/* Pieces of a word; all of it is unknown where a piece is missing. */
+static bool word_pieces(shoal_tokenizer *t, const letter *letters, int64_t count,
+                        token_list *to) {
+    size_t begin[WORD_MOST + 1], bytes = 0;
     const int64_t before = to->count;
+    const bool whole = count > t->longest_word; /* is not looked at */
     int64_t from = 0;
-    while (from < w->count) {
+    for (int64_t i = 0; i < count && !whole; i++) {
+        begin[i] = bytes;
+        bytes += (size_t)sh_utf8_put(letters[i].code, t->word + t->prefix_size + bytes);
+        begin[i + 1] = bytes;
+    }
+    while (from < count && !whole) {
         int32_t id;
-        const int64_t length = longest_piece(t, w, from, &id);
+        const int64_t length = longest_piece(t, begin, count, from, &id);
         if (length == 0)
             break;
-        if (!push_token(t, to, id, w->letters[from].begin,
-                        w->letters[from + length - 1].end))
+        if (!tokens_push(t->context, to,
+                         (token){id, letters[from].begin,
+                                 letters[from + length - 1].end}))
             return false;
         from += length;
     }
-    if (from == w->count)
+    if (from == count)
         return true;
     to->count = before;
-    return push_token(t, to, t->unknown, w->letters[0].begin,
-                      w->letters[w->count - 1].end);
-}
-
-enum { WORD_MOST = 1024 }; /* letters of a WordPiece word that is looked at */
-
-static bool word_pieces(shoal_tokenizer *t, const letter *letters, int64_t count,
-                        token_list *to) {
-    size_t begin[WORD_MOST + 1];
-    if (count > t->longest_word)
-        return push_token(t, to, t->unknown, letters[0].begin, letters[count - 1].end);
-    size_t bytes = 0;
-    for (int64_t i = 0; i < count; i++) {
-        begin[i] = bytes;
-        bytes += (size_t)sh_utf8_put(letters[i].code, t->word + t->prefix_size + bytes);
-    }
-    begin[count] = bytes;
-    return cut_into_pieces(t, &(spelled_word){letters, count, begin}, to);
-}
-
-/* BERT's words: between white space, and punctuation alone. */
-static bool bert_words(shoal_tokenizer *t, const letter *letters, int64_t count,
-                       token_list *to) {
-    int64_t begin = 0;
-    for (int64_t i = 0; i <= count; i++) {
-        const bool space = i == count || sh_char_is_space(letters[i].code);
-        const bool alone = !space && sh_char_is_punctuation(letters[i].code);
-        if (!space && !alone)
-            continue;
-        if (i > begin && !word_pieces(t, letters + begin, i - begin, to))
-            return false;
-        if (alone && !word_pieces(t, letters + i, 1, to))
-            return false;
-        begin = i + 1;
-    }
-    return true;
+    return tokens_push(t->context, to,
+                       (token){t->unknown, letters[0].begin, letters[count - 1].end});
 }
 
 /* ---- Byte pairs ------------------------------------------------------------------- */
@@ -150,32 +112,6 @@ static bool sooner(const waiting_merge *a, const waiting_merge *b) {
     return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
-static bool heap_push(shoal_tokenizer *t, waiting_merge one) {
-    void *at = t->heap;
-    if (!sh_list_grow(t->context, &at, t->heap_count, &t->heap_room, 1, sizeof one))
-        return false;
-    t->heap = at;
-    int64_t i = t->heap_count++;
-    for (; i > 0 && sooner(&one, &t->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        t->heap[i] = t->heap[(i - 1) / 2];
-    t->heap[i] = one;
-    return true;
-}
-
-static waiting_merge heap_pop(shoal_tokenizer *t) {
-    const waiting_merge top = t->heap[0], last = t->heap[--t->heap_count];
-    int64_t i = 0;
-    for (int64_t child; (child = 2 * i + 1) < t->heap_count; i = child) {
-        if (child + 1 < t->heap_count && sooner(&t->heap[child + 1], &t->heap[child]))
-            child++;
-        if (!sooner(&t->heap[child], &last))
-            break;
-        t->heap[i] = t->heap[child];
-    }
-    t->heap[i] = last;
-    return top;
-}
-
 /* Lets the pair that begins with symbol `at` wait, where it can be merged. */
 static bool offer_pair(shoal_tokenizer *t, int32_t at) {
     const int32_t next = at >= 0 ? t->symbols[at].next : -1;
@@ -183,17 +119,18 @@ static bool offer_pair(shoal_tokenizer *t, int32_t at) {
         return true;
     const merge *found =
         sh_merges_find(&t->merges, t->symbols[at].id, t->symbols[next].id);
-    return !found || heap_push(t, (waiting_merge){found->rank, at, found->id});
-}
-
-static void join_with_next(symbol *symbols, int32_t at, int32_t id) {
-    const int32_t next = symbols[at].next;
-    symbols[at].id = id;
-    symbols[at].end = symbols[next].end;
-    symbols[at].next = symbols[next].next;
-    symbols[next].alive = false;
-    if (symbols[at].next >= 0)
-        symbols[symbols[at].next].previous = at;
+    if (!found)
+        return true;
+    const waiting_merge one = {found->rank, at, found->id};
+    void *heap = t->heap;
+    if (!sh_list_grow(t->context, &heap, t->heap_count, &t->heap_room, 1, sizeof one))
+        return false;
+    t->heap = heap;
+    int64_t i = t->heap_count++;
+    for (; i > 0 && sooner(&one, &t->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        t->heap[i] = t->heap[(i - 1) / 2];
+    t->heap[i] = one;
+    return true;
 }
 
 static bool merge_symbols(shoal_tokenizer *t, int32_t count) {
@@ -202,8 +139,17 @@ static bool merge_symbols(shoal_tokenizer *t, int32_t count) {
         if (!offer_pair(t, i))
             return false;
     while (t->heap_count > 0) {
-        const waiting_merge one = heap_pop(t);
-        const symbol *here = &t->symbols[one.at];
+        const waiting_merge one = t->heap[0], last = t->heap[--t->heap_count];
+        int64_t i = 0;
+        for (int64_t child; (child = 2 * i + 1) < t->heap_count; i = child) {
+            if (child + 1 < t->heap_count && sooner(&t->heap[child + 1], &t->heap[child]))
+                child++;
+            if (!sooner(&t->heap[child], &last))
+                break;
+            t->heap[i] = t->heap[child];
+        }
+        t->heap[i] = last;
+        symbol *here = &t->symbols[one.at];
         if (!here->alive || here->next < 0)
             continue;
         /* The pair may have changed since it was offered. */
@@ -211,7 +157,13 @@ static bool merge_symbols(shoal_tokenizer *t, int32_t count) {
             sh_merges_find(&t->merges, here->id, t->symbols[here->next].id);
         if (!now || now->id != one.id)
             continue;
-        join_with_next(t->symbols, one.at, one.id);
+        symbol *next = &t->symbols[here->next];
+        here->id = one.id;
+        here->end = next->end;
+        here->next = next->next;
+        next->alive = false;
+        if (here->next >= 0)
+            t->symbols[here->next].previous = one.at;
         if (!offer_pair(t, here->previous) || !offer_pair(t, one.at))
             return false;
     }
@@ -250,19 +202,6 @@ static int32_t spell_symbols(shoal_tokenizer *t, const letter *letters, int64_t 
     if (made > 0)
         symbols[made - 1].next = -1;
     return made;
-}
-
-static bool byte_pairs(shoal_tokenizer *t, const letter *letters, int64_t count,
-                       token_list *to) {
-    const int32_t symbols = spell_symbols(t, letters, count);
-    if (symbols < 0 || !merge_symbols(t, symbols) ||
-        !tokens_grow(t->context, to, symbols))
-        return false;
-    for (int32_t i = 0; i < symbols; i++)
-        if (t->symbols[i].alive)
-            to->at[to->count++] =
-                (token){t->symbols[i].id, t->symbols[i].begin, t->symbols[i].end};
-    return true;
 }
 
 /* The English contractions of the pattern: 's 't 're 've 'm 'll 'd. */
@@ -309,8 +248,13 @@ static bool byte_words(shoal_tokenizer *t, const letter *letters, int64_t count,
                        token_list *to) {
     while (count > 0) {
         const int64_t word = t->split_words ? next_word(letters, count) : count;
-        if (!byte_pairs(t, letters, word, to))
+        const int32_t symbols = spell_symbols(t, letters, word);
+        if (symbols < 0 || !merge_symbols(t, symbols) ||
+            !tokens_grow(t->context, to, symbols))
             return false;
+        for (const symbol *one = t->symbols; one < t->symbols + symbols; one++)
+            if (one->alive)
+                to->at[to->count++] = (token){one->id, one->begin, one->end};
         letters += word;
         count -= word;
     }
@@ -356,7 +300,8 @@ static bool cut_added(shoal_tokenizer *t, bool normalized, const letter *letters
         while (one->rstrip && end < count && sh_char_is_space(letters[end].code))
             end++;
         if ((begin > done && !then(t, letters + done, begin - done, to)) ||
-            !push_token(t, to, one->id, letters[begin].begin, letters[end - 1].end))
+            !tokens_push(t->context, to,
+                         (token){one->id, letters[begin].begin, letters[end - 1].end}))
             return false;
         done = end;
         i = end;
@@ -378,8 +323,22 @@ static bool spaced_words(shoal_tokenizer *t, const letter *letters, int64_t coun
 /* A piece of normalised text without added tokens. */
 static bool words_of(shoal_tokenizer *t, const letter *letters, int64_t count,
                      token_list *to) {
-    if (t->model == MODEL_WORDPIECE)
-        return bert_words(t, letters, count, to);
+    if (t->model == MODEL_WORDPIECE) {
+        /* BERT's words: between white space, and punctuation alone. */
+        int64_t begin = 0;
+        for (int64_t i = 0; i <= count; i++) {
+            const bool space = i == count || sh_char_is_space(letters[i].code);
+            const bool alone = !space && sh_char_is_punctuation(letters[i].code);
+            if (!space && !alone)
+                continue;
+            if (i > begin && !word_pieces(t, letters + begin, i - begin, to))
+                return false;
+            if (alone && !word_pieces(t, letters + i, 1, to))
+                return false;
+            begin = i + 1;
+        }
+        return true;
+    }
     if (t->model == MODEL_UNIGRAM)
         return sh_unigram_words(t, letters, count, to);
     return (t->prefix_space && letters[0].code != ' '
@@ -398,7 +357,9 @@ static bool normalized_words(shoal_tokenizer *t, const letter *letters, int64_t 
 
 /* ---- One text and two ------------------------------------------------------------- */
 
-static shoal_status read_letters(shoal_tokenizer *t, const char *text, int64_t size) {
+static shoal_status tokens_of(shoal_tokenizer *t, const char *text, int64_t size,
+                              token_list *to) {
+    to->count = 0;
     t->raw.count = 0;
     if (size > LARGEST_TEXT)
         return sh_fail(t->context, SHOAL_INVALID,
@@ -416,13 +377,6 @@ static shoal_status read_letters(shoal_tokenizer *t, const char *text, int64_t s
         t->raw.at[t->raw.count++] = (letter){code, (uint32_t)at, (uint32_t)(at + bytes)};
         at += bytes;
     }
-    return SHOAL_OK;
-}
-
-static shoal_status tokens_of(shoal_tokenizer *t, const char *text, int64_t size,
-                              token_list *to) {
-    to->count = 0;
-    TRY(read_letters(t, text, size));
     return cut_added(t, false, t->raw.at, t->raw.count, normalized_words, to)
                ? SHOAL_OK
                : normalizer_status(&t->normal_form);
@@ -459,23 +413,6 @@ static shoal_status cut_tokens(shoal_tokenizer *t, const shoal_text *text, int64
     return SHOAL_OK;
 }
 
-static bool make_room(shoal_tokenizer *t, int64_t count) {
-    void *out = t->out, *spans = t->spans;
-    const bool grown =
-        sh_list_grow(t->context, &out, 0, &t->out_room, 3 * count, sizeof *t->out) &&
-        sh_list_grow(t->context, &spans, 0, &t->span_room, 2 * count, sizeof *t->spans);
-    t->out = out;
-    t->spans = spans;
-    return grown;
-}
-
-static int64_t specials_in(const token_template *around) {
-    int64_t count = 0;
-    for (int i = 0; i < around->count; i++)
-        count += around->parts[i].text < 0;
-    return count;
-}
-
 static void write_token(shoal_tokenizer *t, int64_t at, int64_t count, const token *one,
                         int32_t type, int32_t text) {
     t->out[at] = one->id;
@@ -483,46 +420,6 @@ static void write_token(shoal_tokenizer *t, int64_t at, int64_t count, const tok
     t->out[2 * count + at] = text;
     t->spans[2 * at] = one->begin;
     t->spans[2 * at + 1] = one->end;
-}
-
-static void put_together(shoal_tokenizer *t, const token_template *around,
-                         const int64_t kept[2], int64_t count) {
-    const token_list *const texts[2] = {&t->first, &t->second};
-    int64_t at = 0;
-    for (int i = 0; i < around->count; i++) {
-        const int32_t text = around->parts[i].text, type = around->parts[i].type;
-        if (text < 0)
-            write_token(t, at++, count, &(token){around->parts[i].id, 0, 0}, type, -1);
-        for (int64_t j = 0; text >= 0 && j < kept[text]; j++)
-            write_token(t, at++, count, &texts[text]->at[j], type, text);
-    }
-}
-
-static shoal_status finish(shoal_tokenizer *t, const shoal_text *text,
-                           shoal_tokens *tokens) {
-    static const token_template bare = {2, {{0, 0, 0}, {1, 0, 1}}};
-    const token_template *around = text->bare   ? &bare
-                                   : text->pair ? &t->pair
-                                                : &t->single;
-    const int64_t specials = specials_in(around);
-    int64_t kept[2] = {t->first.count, t->second.count};
-    const int64_t all = kept[0] + kept[1];
-    if (text->most > 0) {
-        shoal_status status = cut_tokens(t, text, text->most - specials, kept);
-        if (status != SHOAL_OK)
-            return status;
-    }
-    const int64_t count = specials + kept[0] + kept[1];
-    if (!make_room(t, count))
-        return SHOAL_NO_MEMORY;
-    put_together(t, around, kept, count);
-    *tokens = (shoal_tokens){.count = count,
-                             .ids = t->out,
-                             .types = t->out + count,
-                             .texts = t->out + 2 * count,
-                             .spans = t->spans,
-                             .left_out = all - kept[0] - kept[1]};
-    return SHOAL_OK;
 }
 
 shoal_status shoal_tokenizer_encode(shoal_tokenizer *t, const shoal_text *text,
@@ -536,12 +433,44 @@ shoal_status shoal_tokenizer_encode(shoal_tokenizer *t, const shoal_text *text,
         return sh_fail(t->context, SHOAL_INVALID,
                        "tokenizer_encode: most is negative or cut is not a shoal_cut");
     const int64_t size = text->size < 0 ? (int64_t)strlen(text->text) : text->size;
-    shoal_status status = tokens_of(t, text->text, size, &t->first);
+    TRY(tokens_of(t, text->text, size, &t->first));
     t->second.count = 0;
-    if (status == SHOAL_OK && text->pair)
-        status =
-            tokens_of(t, text->pair,
+    if (text->pair)
+        TRY(tokens_of(t, text->pair,
                       text->pair_size < 0 ? (int64_t)strlen(text->pair) : text->pair_size,
-                      &t->second);
-    return status == SHOAL_OK ? finish(t, text, tokens) : status;
+                      &t->second));
+    static const token_template bare = {2, {{0, 0, 0}, {1, 0, 1}}};
+    const token_template *around = text->bare   ? &bare
+                                   : text->pair ? &t->pair
+                                                : &t->single;
+    const token_list *const texts[2] = {&t->first, &t->second};
+    int64_t kept[2] = {t->first.count, t->second.count}, specials = 0, at = 0;
+    const int64_t all = kept[0] + kept[1];
+    for (int i = 0; i < around->count; i++)
+        specials += around->parts[i].text < 0;
+    if (text->most > 0)
+        TRY(cut_tokens(t, text, text->most - specials, kept));
+    const int64_t count = specials + kept[0] + kept[1];
+    void *out = t->out, *spans = t->spans;
+    const bool grown =
+        sh_list_grow(t->context, &out, 0, &t->out_room, 3 * count, sizeof *t->out) &&
+        sh_list_grow(t->context, &spans, 0, &t->span_room, 2 * count, sizeof *t->spans);
+    t->out = out;
+    t->spans = spans;
+    if (!grown)
+        return SHOAL_NO_MEMORY;
+    for (int i = 0; i < around->count; i++) {
+        const int32_t from = around->parts[i].text, type = around->parts[i].type;
+        if (from < 0)
+            write_token(t, at++, count, &(token){around->parts[i].id, 0, 0}, type, -1);
+        for (int64_t j = 0; from >= 0 && j < kept[from]; j++)
+            write_token(t, at++, count, &texts[from]->at[j], type, from);
+    }
+    *tokens = (shoal_tokens){.count = count,
+                             .ids = t->out,
+                             .types = t->out + count,
+                             .texts = t->out + 2 * count,
+                             .spans = t->spans,
+                             .left_out = all - kept[0] - kept[1]};
+    return SHOAL_OK;
 }

@@ -56,6 +56,13 @@ static inline bool tokens_grow(shoal_context *context, token_list *list, int64_t
     return grown;
 }
 
+static inline bool tokens_push(shoal_context *context, token_list *list, token one) {
+    const bool grown = tokens_grow(context, list, 1);
+    if (grown)
+        list->at[list->count++] = one;
+    return grown;
+}
+
 /* ---- Normalisation (normalize.c) -------------------------------------------------- */
 
 typedef struct {
@@ -66,12 +73,6 @@ typedef struct {
     /* Not with the others: NFD; with `compose` NFC; with `compatible` NFKD or NFKC. */
     bool decompose, compose, compatible;
 } character_rules;
-
-/* Appends `count` letters to `to`, each by the rules. False: out of memory. */
-bool sh_normalize_characters(shoal_context *context, const character_rules *rules,
-                             const letter *from, int64_t count, letter_list *to);
-
-/* ---- Steps of normalisation (normal_steps.c) -------------------------------------- */
 
 typedef enum { STEP_CHARACTERS, STEP_CHARSMAP, STEP_STRIP, STEP_REPLACE } step_kind;
 

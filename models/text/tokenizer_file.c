@@ -105,16 +105,6 @@ static shoal_status read_merge(const reading *r, const json_t *value) {
     return add_merge(r, left, strlen(left), right, strlen(right));
 }
 
-static shoal_status read_merges(const reading *r, const json_t *merges) {
-    if (!json_is_array(merges))
-        return refuse(r, "a list should be in", "merges");
-    const size_t count = json_array_size(merges);
-    TRY(sh_merges_create(r->context, (int64_t)count, &r->to->merges));
-    for (size_t i = 0; i < count; i++)
-        TRY(read_merge(r, json_array_get(merges, i)));
-    return SHOAL_OK;
-}
-
 /* Which id each byte has. A vocabulary spells a byte as one character: those that print
    in Latin-1 as themselves, the other 68 as U+0100 and up, in their order. */
 static void find_bytes(shoal_tokenizer *t) {
@@ -130,25 +120,6 @@ static void find_bytes(shoal_tokenizer *t) {
 
 /* ---- Added tokens ----------------------------------------------------------------- */
 
-/* Appends the content's letters; the token's place in them is known when all are read. */
-static shoal_status add_content(const reading *r, const char *content,
-                                added_token *added) {
-    shoal_tokenizer *t = r->to;
-    const size_t size = strlen(content);
-    letter_list raw = {0};
-    if (size == 0 || size > LARGEST_LINE)
-        return refuse(r, "an added token is empty or too long:", content);
-    const int64_t before = t->added_letters.count;
-    normalizer none = {0};
-    const bool good = sh_letters_of(r->context, content, &raw) &&
-                      sh_normalize(r->context,
-                                   added->normalized ? &t->normal_form : &none, raw.at,
-                                   raw.count, &t->added_letters);
-    sh_release(r->context, raw.at);
-    added->length = t->added_letters.count - before;
-    return good ? SHOAL_OK : normalizer_status(&t->normal_form);
-}
-
 static shoal_status add_added(const reading *r, const char *content, added_token added) {
     shoal_tokenizer *t = r->to;
     const int32_t known = sh_vocabulary_find(&t->words, content, strlen(content));
@@ -157,28 +128,23 @@ static shoal_status add_added(const reading *r, const char *content, added_token
                       content);
     if (t->added_count == ADDED_MOST)
         return refuse(r, "there are too many added tokens, beginning with", content);
-    TRY(add_content(r, content, &added));
+    /* Appends the content's letters; the token's place in them is known when all are
+       read. */
+    const size_t size = strlen(content);
+    letter_list raw = {0};
+    if (size == 0 || size > LARGEST_LINE)
+        return refuse(r, "an added token is empty or too long:", content);
+    const int64_t before = t->added_letters.count;
+    normalizer none = {0};
+    const bool good = sh_letters_of(r->context, content, &raw) &&
+                      sh_normalize(r->context, added.normalized ? &t->normal_form : &none,
+                                   raw.at, raw.count, &t->added_letters);
+    sh_release(r->context, raw.at);
+    added.length = t->added_letters.count - before;
+    TRY(good ? SHOAL_OK : normalizer_status(&t->normal_form));
     t->added[t->added_count++] = added;
     t->largest_id = added.id > t->largest_id ? added.id : t->largest_id;
     return SHOAL_OK;
-}
-
-static shoal_status read_added(const reading *r, const json_t *value) {
-    const char *content = json_string_value(json_object_get(value, "content"));
-    added_token added = {0};
-    bool single_word;
-    if (!content || !read_id(json_object_get(value, "id"), &added.id))
-        return refuse(r, "content and an id should be in", "added_tokens");
-    shoal_status status = read_flag(r, value, "lstrip", false, &added.lstrip);
-    if (status == SHOAL_OK)
-        status = read_flag(r, value, "rstrip", false, &added.rstrip);
-    if (status == SHOAL_OK)
-        status = read_flag(r, value, "normalized", false, &added.normalized);
-    if (status == SHOAL_OK)
-        status = read_flag(r, value, "single_word", false, &single_word);
-    if (status == SHOAL_OK && single_word)
-        return refuse(r, "single_word is not supported, as it is set for", content);
-    return status == SHOAL_OK ? add_added(r, content, added) : status;
 }
 
 static int longer_first(const void *a, const void *b) {
@@ -206,22 +172,10 @@ static void finish_added(shoal_tokenizer *t) {
         qsort(t->added, (size_t)kept, sizeof *t->added, longer_first);
 }
 
-static bool make_added(const reading *r, size_t count) {
+static shoal_status make_added(const reading *r, size_t count) {
     const size_t room = count < ADDED_MOST ? count : ADDED_MOST;
     r->to->added = sh_allocate(r->context, room * sizeof *r->to->added);
-    return r->to->added != NULL;
-}
-
-static shoal_status read_all_added(const reading *r, const json_t *list) {
-    const size_t count = json_array_size(list);
-    if (list && !json_is_array(list) && !json_is_null(list))
-        return refuse(r, "a list should be", "added_tokens");
-    shoal_status status = make_added(r, count) ? SHOAL_OK : SHOAL_NO_MEMORY;
-    for (size_t i = 0; i < count && status == SHOAL_OK; i++)
-        status = read_added(r, json_array_get(list, i));
-    if (status == SHOAL_OK)
-        finish_added(r->to);
-    return status;
+    return r->to->added ? SHOAL_OK : SHOAL_NO_MEMORY;
 }
 
 /* ---- What is put around texts ----------------------------------------------------- */
@@ -233,13 +187,6 @@ static bool add_part(token_template *around, int32_t text, int32_t id, int32_t t
     around->parts[around->count].id = id;
     around->parts[around->count++].type = type;
     return true;
-}
-
-static void texts_alone(shoal_tokenizer *t) {
-    t->single.count = t->pair.count = 0;
-    add_part(&t->single, 0, 0, 0);
-    add_part(&t->pair, 0, 0, 0);
-    add_part(&t->pair, 1, 0, 1);
 }
 
 /* BERT: [CLS] A [SEP] B [SEP], B of type 1. RoBERTa: <s> A </s></s> B </s>. */
@@ -263,22 +210,6 @@ static bool read_named_id(const json_t *pair, int32_t *id) {
     return json_array_size(pair) == 2 && read_id(json_array_get(pair, 1), id);
 }
 
-static shoal_status read_special(const reading *r, const json_t *specials,
-                                 const json_t *part, int32_t type,
-                                 token_template *around) {
-    const char *name = json_string_value(json_object_get(part, "id"));
-    const json_t *ids =
-        json_object_get(name ? json_object_get(specials, name) : NULL, "ids");
-    bool good = name && json_array_size(ids) > 0;
-    for (size_t i = 0; i < json_array_size(ids) && good; i++) {
-        int32_t id;
-        good = read_id(json_array_get(ids, i), &id) && add_part(around, -1, id, type);
-        if (good && id > r->to->largest_id)
-            r->to->largest_id = id;
-    }
-    return good ? SHOAL_OK : refuse(r, "post_processor: no ids for", name);
-}
-
 static shoal_status read_part(const reading *r, const json_t *specials,
                               const json_t *part, token_template *around) {
     const json_t *text = json_object_get(part, "Sequence"),
@@ -288,8 +219,19 @@ static shoal_status read_part(const reading *r, const json_t *specials,
     int32_t type;
     if (!name || !read_id(json_object_get(inner, "type_id"), &type) || type > 1)
         return refuse(r, "post_processor: not understood is", name);
-    if (special)
-        return read_special(r, specials, special, type, around);
+    if (special) {
+        const char *word = json_string_value(json_object_get(special, "id"));
+        const json_t *ids =
+            json_object_get(word ? json_object_get(specials, word) : NULL, "ids");
+        bool good = word && json_array_size(ids) > 0;
+        for (size_t i = 0; i < json_array_size(ids) && good; i++) {
+            int32_t id;
+            good = read_id(json_array_get(ids, i), &id) && add_part(around, -1, id, type);
+            if (good && id > r->to->largest_id)
+                r->to->largest_id = id;
+        }
+        return good ? SHOAL_OK : refuse(r, "post_processor: no ids for", word);
+    }
     const bool second = strcmp(name, "B") == 0;
     if ((!second && strcmp(name, "A") != 0) || !add_part(around, second, 0, type))
         return refuse(r, "post_processor: not understood is", name);
@@ -305,30 +247,24 @@ static bool has_texts(const token_template *around, int texts) {
     return seen == texts;
 }
 
-static shoal_status read_template(const reading *r, const json_t *post) {
-    const json_t *specials = json_object_get(post, "special_tokens");
-    token_template *const both[] = {&r->to->single, &r->to->pair};
-    const char *const keys[] = {"single", "pair"};
-    shoal_status status = SHOAL_OK;
-    for (int i = 0; i < 2; i++) {
-        const json_t *parts = json_object_get(post, keys[i]);
-        both[i]->count = 0;
-        for (size_t j = 0; j < json_array_size(parts) && status == SHOAL_OK; j++)
-            status = read_part(r, specials, json_array_get(parts, j), both[i]);
-        if (status == SHOAL_OK && !has_texts(both[i], i + 1))
-            status = refuse(r, "post_processor: each text should be once in", keys[i]);
-        if (status != SHOAL_OK)
-            return status;
-    }
-    return SHOAL_OK;
-}
-
 static shoal_status read_post(const reading *r, const json_t *post) {
     int32_t first, last;
     if (!post || json_is_null(post) || is_type(post, "ByteLevel"))
         return SHOAL_OK; /* ByteLevel changes offsets alone */
-    if (is_type(post, "TemplateProcessing"))
-        return read_template(r, post);
+    if (is_type(post, "TemplateProcessing")) {
+        const json_t *specials = json_object_get(post, "special_tokens");
+        token_template *const both[] = {&r->to->single, &r->to->pair};
+        const char *const keys[] = {"single", "pair"};
+        for (int i = 0; i < 2; i++) {
+            const json_t *parts = json_object_get(post, keys[i]);
+            both[i]->count = 0;
+            for (size_t j = 0; j < json_array_size(parts); j++)
+                TRY(read_part(r, specials, json_array_get(parts, j), both[i]));
+            if (!has_texts(both[i], i + 1))
+                return refuse(r, "post_processor: each text should be once in", keys[i]);
+        }
+        return SHOAL_OK;
+    }
     const bool roberta = is_type(post, "RobertaProcessing");
     if (!roberta && !is_type(post, "BertProcessing"))
         return refuse(r,
@@ -370,8 +306,10 @@ static shoal_status read_wordpiece(const reading *r, const json_t *model) {
     return make_word(r);
 }
 
-/* What would change the ids, and is not here. */
-static shoal_status check_variant(const reading *r, const json_t *model) {
+static shoal_status read_bpe(const reading *r, const json_t *model) {
+    shoal_tokenizer *t = r->to;
+    const char *unknown = json_string_value(json_object_get(model, "unk_token"));
+    /* What would change the ids, and is not here. */
     static const char *const flags[] = {"byte_fallback", "ignore_merges"};
     static const char *const texts[] = {"continuing_subword_prefix",
                                         "end_of_word_suffix"};
@@ -385,14 +323,13 @@ static shoal_status check_variant(const reading *r, const json_t *model) {
     }
     if (dropout && !json_is_null(dropout) && json_number_value(dropout) != 0)
         return refuse(r, "BPE is not supported with", "dropout");
-    return SHOAL_OK;
-}
-
-static shoal_status read_bpe(const reading *r, const json_t *model) {
-    shoal_tokenizer *t = r->to;
-    const char *unknown = json_string_value(json_object_get(model, "unk_token"));
-    TRY(check_variant(r, model));
-    TRY(read_merges(r, json_object_get(model, "merges")));
+    const json_t *merges = json_object_get(model, "merges");
+    if (!json_is_array(merges))
+        return refuse(r, "a list should be in", "merges");
+    const size_t count = json_array_size(merges);
+    TRY(sh_merges_create(r->context, (int64_t)count, &r->to->merges));
+    for (size_t i = 0; i < count; i++)
+        TRY(read_merge(r, json_array_get(merges, i)));
     TRY(read_flag(r, model, "fuse_unk", false, &t->join_unknown));
     if (unknown)
         TRY(find_word(r, unknown, &t->unknown));
@@ -405,22 +342,45 @@ static shoal_status read_model(const reading *r, const json_t *model) {
     if (is_type(model, "Unigram"))
         return sh_read_unigram(r, model);
     if (!pieces && !is_type(model, "BPE"))
-        return refuse(r,
-                      "WordPiece, byte-level BPE and Unigram are supported, and not the "
-                      "model",
-                      type_of(model));
+        return refuse(
+            r, "WordPiece, byte-level BPE and Unigram are supported, and not the model",
+            type_of(model));
     r->to->model = pieces ? MODEL_WORDPIECE : MODEL_BYTE_PAIRS;
     TRY(read_words(r, json_object_get(model, "vocab")));
     return (pieces ? read_wordpiece : read_bpe)(r, model);
 }
 
 static shoal_status read_root(const reading *r, const json_t *root) {
-    texts_alone(r->to);
+    r->to->single.count = r->to->pair.count = 0;
+    add_part(&r->to->single, 0, 0, 0);
+    add_part(&r->to->pair, 0, 0, 0);
+    add_part(&r->to->pair, 1, 0, 1);
     TRY(read_model(r, json_object_get(root, "model")));
     TRY(sh_read_normalizer(r, json_object_get(root, "normalizer")));
     TRY(sh_read_pre(r, json_object_get(root, "pre_tokenizer")));
     TRY(read_post(r, json_object_get(root, "post_processor")));
-    return read_all_added(r, json_object_get(root, "added_tokens"));
+    const json_t *list = json_object_get(root, "added_tokens");
+    const size_t count = json_array_size(list);
+    if (list && !json_is_array(list) && !json_is_null(list))
+        return refuse(r, "a list should be", "added_tokens");
+    TRY(make_added(r, count));
+    for (size_t i = 0; i < count; i++) {
+        const json_t *value = json_array_get(list, i);
+        const char *content = json_string_value(json_object_get(value, "content"));
+        added_token added = {0};
+        bool single_word;
+        if (!content || !read_id(json_object_get(value, "id"), &added.id))
+            return refuse(r, "content and an id should be in", "added_tokens");
+        TRY(read_flag(r, value, "lstrip", false, &added.lstrip));
+        TRY(read_flag(r, value, "rstrip", false, &added.rstrip));
+        TRY(read_flag(r, value, "normalized", false, &added.normalized));
+        TRY(read_flag(r, value, "single_word", false, &single_word));
+        if (single_word)
+            return refuse(r, "single_word is not supported, as it is set for", content);
+        TRY(add_added(r, content, added));
+    }
+    finish_added(r->to);
+    return SHOAL_OK;
 }
 
 /* Hands the tokenizer over, or takes it back. */
@@ -464,18 +424,13 @@ static bool next_line(const text_file *file, size_t *at, const char **line,
 
 static shoal_status check_line(const reading *r, int64_t number, const char *line,
                                size_t size) {
-    uint32_t code;
     if (size > LARGEST_LINE)
         return sh_fail(r->context, SHOAL_BAD_FILE,
                        "%s: line %lld has %zu bytes, more than any token", r->label,
                        (long long)number, size);
-    for (size_t at = 0; at < size;) {
-        const int bytes = sh_utf8_next(line + at, size - at, &code);
-        if (bytes == 0)
-            return sh_fail(r->context, SHOAL_BAD_FILE, "%s: line %lld is not UTF-8",
-                           r->label, (long long)number);
-        at += (size_t)bytes;
-    }
+    if (!sh_utf8_valid(line, size))
+        return sh_fail(r->context, SHOAL_BAD_FILE, "%s: line %lld is not UTF-8", r->label,
+                       (long long)number);
     return SHOAL_OK;
 }
 
@@ -488,16 +443,42 @@ static int64_t count_lines(const text_file *file) {
     return count;
 }
 
-/* A word per line, whose number, from 0, is its id. */
-static shoal_status read_word_lines(const reading *r, const text_file *file) {
+/* The five tokens that every such model has, looked for in texts where they are there. */
+static shoal_status add_usual(const reading *r, const char *const names[5],
+                              int32_t ids[5]) {
+    TRY(make_added(r, 5));
+    for (int i = 0; i < 5; i++) {
+        ids[i] = sh_vocabulary_find(&r->to->words, names[i], strlen(names[i]));
+        const bool mask = strcmp(names[i], "<mask>") == 0;
+        if (ids[i] >= 0)
+            TRY(add_added(r, names[i], (added_token){.id = ids[i], .lstrip = mask}));
+        else if (i < 3)
+            return refuse(r, "the vocabulary lacks", names[i]);
+    }
+    finish_added(r->to);
+    return SHOAL_OK;
+}
+
+static shoal_status read_word_file(reading *r, const text_file *words,
+                                   const json_t *settings) {
+    static const char *const names[5] = {"[CLS]", "[SEP]", "[UNK]", "[PAD]", "[MASK]"};
+    int32_t ids[5];
+    shoal_tokenizer *t = r->to;
+    character_rules *rules = &t->normal_form.steps[0].rules;
+    t->normal_form.count = 1;
+    rules->clean = true;
+    t->longest_word = 100;
+    t->prefix_size = 2;
+    strcpy(t->prefix, "##");
+    /* A word per line, whose number, from 0, is its id. */
     const char *line;
     size_t size;
     int32_t id = 0;
-    const int64_t lines = count_lines(file);
+    const int64_t lines = count_lines(words);
     if (lines == 0 || lines >= INT32_MAX)
         return refuse(r, "a word in each line should be in", "vocab.txt");
-    TRY(sh_vocabulary_create(r->context, lines, file->size, &r->to->words));
-    for (size_t at = 0; next_line(file, &at, &line, &size); id++) {
+    TRY(sh_vocabulary_create(r->context, lines, words->size, &r->to->words));
+    for (size_t at = 0; next_line(words, &at, &line, &size); id++) {
         TRY(check_line(r, id + 1, line, size));
         if (!sh_vocabulary_add(&r->to->words, line, size, id))
             return sh_fail(r->context, SHOAL_BAD_FILE,
@@ -505,111 +486,63 @@ static shoal_status read_word_lines(const reading *r, const text_file *file) {
                            (int)id + 1);
         r->to->largest_id = id;
     }
-    return SHOAL_OK;
-}
-
-/* A merge per line; the first line may be a comment with the version. */
-static shoal_status read_merge_lines(const reading *r, const text_file *file) {
-    const char *line;
-    size_t size;
-    int64_t number = 0;
-    shoal_status status = sh_merges_create(r->context, count_lines(file), &r->to->merges);
-    for (size_t at = 0; status == SHOAL_OK && next_line(file, &at, &line, &size);) {
-        number++;
-        if (size == 0 || (number == 1 && size > 8 && memcmp(line, "#version", 8) == 0))
-            continue;
-        status = check_line(r, number, line, size);
-        const char *space = status == SHOAL_OK ? memchr(line, ' ', size) : NULL;
-        const size_t left = space ? (size_t)(space - line) : 0;
-        if (status == SHOAL_OK)
-            status =
-                add_merge(r, line, left, line + left + 1, space ? size - left - 1 : 0);
-    }
-    return status;
-}
-
-/* The five tokens that every such model has, looked for in texts where they are there. */
-static shoal_status add_usual(const reading *r, const char *const names[5],
-                              int32_t ids[5]) {
-    shoal_status status = make_added(r, 5) ? SHOAL_OK : SHOAL_NO_MEMORY;
-    for (int i = 0; i < 5 && status == SHOAL_OK; i++) {
-        ids[i] = sh_vocabulary_find(&r->to->words, names[i], strlen(names[i]));
-        const bool mask = strcmp(names[i], "<mask>") == 0;
-        if (ids[i] >= 0)
-            status = add_added(r, names[i], (added_token){.id = ids[i], .lstrip = mask});
-        else if (i < 3)
-            status = refuse(r, "the vocabulary lacks", names[i]);
-    }
-    if (status == SHOAL_OK)
-        finish_added(r->to);
-    return status;
+    TRY(read_flag(r, settings, "do_lower_case", true, &rules->lower));
+    TRY(read_flag(r, settings, "strip_accents", rules->lower, &rules->strip_accents));
+    TRY(read_flag(r, settings, "tokenize_chinese_chars", true, &rules->ideographs));
+    TRY(add_usual(r, names, ids));
+    t->unknown = ids[2];
+    classic_template(t, ids[0], ids[1], false);
+    return make_word(r);
 }
 
 shoal_status sh_tokenizer_parse_words(shoal_context *context, const text_file *words,
                                       const json_t *settings, shoal_tokenizer **made) {
-    static const char *const names[5] = {"[CLS]", "[SEP]", "[UNK]", "[PAD]", "[MASK]"};
     reading r;
-    int32_t ids[5];
     *made = NULL;
     TRY(begin(context, words->label, &r));
-    shoal_tokenizer *t = r.to;
-    character_rules *rules = &t->normal_form.steps[0].rules;
-    t->normal_form.count = 1;
-    rules->clean = true;
-    t->longest_word = 100;
-    t->prefix_size = 2;
-    strcpy(t->prefix, "##");
-    shoal_status status = read_word_lines(&r, words);
-    if (status == SHOAL_OK)
-        status = read_flag(&r, settings, "do_lower_case", true, &rules->lower);
-    if (status == SHOAL_OK)
-        status =
-            read_flag(&r, settings, "strip_accents", rules->lower, &rules->strip_accents);
-    if (status == SHOAL_OK)
-        status =
-            read_flag(&r, settings, "tokenize_chinese_chars", true, &rules->ideographs);
-    if (status == SHOAL_OK)
-        status = add_usual(&r, names, ids);
-    if (status == SHOAL_OK)
-        status = make_word(&r);
-    if (status == SHOAL_OK) {
-        t->unknown = ids[2];
-        classic_template(t, ids[0], ids[1], false);
-    }
-    return finish(&r, status, made);
+    return finish(&r, read_word_file(&r, words, settings), made);
 }
 
-static shoal_status read_vocabulary(const reading *r, const text_file *words) {
+static shoal_status read_pair_files(reading *r, const text_file *words,
+                                    const text_file *merges, const json_t *settings) {
+    static const char *const names[5] = {"<s>", "</s>", "<unk>", "<pad>", "<mask>"};
+    int32_t ids[5];
     json_t *root;
+    r->to->model = MODEL_BYTE_PAIRS;
     TRY(sh_json_object_parse(r->context, words->label, words->bytes, words->size, &root));
-    shoal_status status = read_words(r, root);
+    const shoal_status status = read_words(r, root);
     json_decref(root);
-    return status;
+    TRY(status);
+    TRY(add_usual(r, names, ids));
+    r->label = merges->label;
+    /* A merge per line; the first line may be a comment with the version. */
+    const char *line;
+    size_t size;
+    int64_t number = 0;
+    TRY(sh_merges_create(r->context, count_lines(merges), &r->to->merges));
+    for (size_t at = 0; next_line(merges, &at, &line, &size);) {
+        number++;
+        if (size == 0 || (number == 1 && size > 8 && memcmp(line, "#version", 8) == 0))
+            continue;
+        TRY(check_line(r, number, line, size));
+        const char *space = memchr(line, ' ', size);
+        const size_t left = space ? (size_t)(space - line) : 0;
+        TRY(add_merge(r, line, left, line + left + 1, space ? size - left - 1 : 0));
+    }
+    TRY(read_flag(r, settings, "add_prefix_space", false, &r->to->prefix_space));
+    r->to->unknown = ids[2];
+    find_bytes(r->to);
+    classic_template(r->to, ids[0], ids[1], true);
+    return SHOAL_OK;
 }
 
 shoal_status sh_tokenizer_parse_pairs(shoal_context *context, const text_file *words,
                                       const text_file *merges, const json_t *settings,
                                       shoal_tokenizer **made) {
-    static const char *const names[5] = {"<s>", "</s>", "<unk>", "<pad>", "<mask>"};
     reading r;
-    int32_t ids[5];
     *made = NULL;
     TRY(begin(context, words->label, &r));
-    r.to->model = MODEL_BYTE_PAIRS;
-    shoal_status status = read_vocabulary(&r, words);
-    if (status == SHOAL_OK)
-        status = add_usual(&r, names, ids);
-    r.label = merges->label;
-    if (status == SHOAL_OK)
-        status = read_merge_lines(&r, merges);
-    if (status == SHOAL_OK)
-        status = read_flag(&r, settings, "add_prefix_space", false, &r.to->prefix_space);
-    if (status == SHOAL_OK) {
-        r.to->unknown = ids[2];
-        find_bytes(r.to);
-        classic_template(r.to, ids[0], ids[1], true);
-    }
-    return finish(&r, status, made);
+    return finish(&r, read_pair_files(&r, words, merges, settings), made);
 }
 
 /* ---- The folder ------------------------------------------------------------------- */
@@ -639,56 +572,39 @@ static shoal_status map_file(folder_files *f, int which, text_file *file) {
     return SHOAL_OK;
 }
 
-static shoal_status read_settings(folder_files *f) {
-    return there(f, 0, "tokenizer_config.json")
-               ? sh_json_object_read(f->context, f->paths[0], LARGEST_SETTINGS,
-                                     &f->settings)
-               : SHOAL_OK;
-}
-
-static shoal_status no_tokenizer(folder_files *f) {
-    static const char *const pieces[] = {"sentencepiece.bpe.model", "spiece.model",
-                                         "tokenizer.model"};
-    for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
-        if (there(f, 0, pieces[i]))
-            return sh_fail(f->context, SHOAL_BAD_FILE,
-                           "%s: is SentencePiece's own file, which is not read; convert "
-                           "it to tokenizer.json (transformers: "
-                           "AutoTokenizer.from_pretrained(folder)"
-                           ".save_pretrained(folder))",
-                           f->paths[0]);
-    return sh_fail(f->context, SHOAL_BAD_FILE,
-                   "%s: has no tokenizer: neither tokenizer.json, nor vocab.txt, nor "
-                   "vocab.json and merges.txt",
-                   f->folder);
-}
-
 static shoal_status open_files(folder_files *f, shoal_tokenizer **made) {
     text_file files[2];
     if (there(f, 0, "tokenizer.json")) {
-        shoal_status status = map_file(f, 0, &files[0]);
-        return status == SHOAL_OK
-                   ? sh_tokenizer_parse(f->context, files[0].label, files[0].bytes,
-                                        files[0].size, made)
-                   : status;
+        TRY(map_file(f, 0, &files[0]));
+        return sh_tokenizer_parse(f->context, files[0].label, files[0].bytes,
+                                  files[0].size, made);
     }
-    shoal_status status = read_settings(f);
-    if (status != SHOAL_OK)
-        return status;
+    if (there(f, 0, "tokenizer_config.json"))
+        TRY(sh_json_object_read(f->context, f->paths[0], LARGEST_SETTINGS, &f->settings));
     if (there(f, 0, "vocab.txt")) {
-        status = map_file(f, 0, &files[0]);
-        return status == SHOAL_OK
-                   ? sh_tokenizer_parse_words(f->context, &files[0], f->settings, made)
-                   : status;
+        TRY(map_file(f, 0, &files[0]));
+        return sh_tokenizer_parse_words(f->context, &files[0], f->settings, made);
     }
-    if (!there(f, 0, "vocab.json") || !there(f, 1, "merges.txt"))
-        return no_tokenizer(f);
-    status = map_file(f, 0, &files[0]);
-    if (status == SHOAL_OK)
-        status = map_file(f, 1, &files[1]);
-    return status == SHOAL_OK ? sh_tokenizer_parse_pairs(f->context, &files[0], &files[1],
-                                                         f->settings, made)
-                              : status;
+    if (!there(f, 0, "vocab.json") || !there(f, 1, "merges.txt")) {
+        static const char *const pieces[] = {"sentencepiece.bpe.model", "spiece.model",
+                                             "tokenizer.model"};
+        for (size_t i = 0; i < sizeof pieces / sizeof *pieces; i++)
+            if (there(f, 0, pieces[i]))
+                return sh_fail(
+                    f->context, SHOAL_BAD_FILE,
+                    "%s: is SentencePiece's own file, which is not read; convert "
+                    "it to tokenizer.json (transformers: "
+                    "AutoTokenizer.from_pretrained(folder)"
+                    ".save_pretrained(folder))",
+                    f->paths[0]);
+        return sh_fail(f->context, SHOAL_BAD_FILE,
+                       "%s: has no tokenizer: neither tokenizer.json, nor vocab.txt, nor "
+                       "vocab.json and merges.txt",
+                       f->folder);
+    }
+    TRY(map_file(f, 0, &files[0]));
+    TRY(map_file(f, 1, &files[1]));
+    return sh_tokenizer_parse_pairs(f->context, &files[0], &files[1], f->settings, made);
 }
 
 shoal_status shoal_tokenizer_open(shoal_context *context, const char *folder,

@@ -21,41 +21,6 @@ static shoal_status read_bert(const reading *r, const json_t *part,
     return read_flag(r, part, "strip_accents", rules->lower, &rules->strip_accents);
 }
 
-static shoal_status read_charsmap(const reading *r, const json_t *part,
-                                  normal_step *step) {
-    const char *text = json_string_value(json_object_get(part, "precompiled_charsmap"));
-    step->kind = STEP_CHARSMAP;
-    return text ? sh_charsmap_read(r->context, r->label, text, &step->map)
-                : refuse(r, "Precompiled: a text should be in", "precompiled_charsmap");
-}
-
-static shoal_status read_strip(const reading *r, const json_t *part, normal_step *step) {
-    step->kind = STEP_STRIP;
-    TRY(read_flag(r, part, "strip_left", true, &step->left));
-    return read_flag(r, part, "strip_right", true, &step->right);
-}
-
-/* A text, or the one regular expression that such files have: two spaces or more. */
-static shoal_status read_replace(const reading *r, const json_t *part,
-                                 normal_step *step) {
-    static const char spaces[] = " {2,}";
-    const json_t *pattern = json_object_get(part, "pattern");
-    const char *text = json_string_value(json_object_get(pattern, "String")),
-               *regular = json_string_value(json_object_get(pattern, "Regex")),
-               *content = json_string_value(json_object_get(part, "content"));
-    step->kind = STEP_REPLACE;
-    if (regular && strcmp(regular, spaces) != 0)
-        return refuse(r, "Replace is not supported with the regular expression", regular);
-    step->least = regular ? 2 : 0;
-    text = regular ? " " : text;
-    if (!text || !text[0] || !content)
-        return refuse(r, "a pattern and its content should be in", "Replace");
-    return sh_letters_of(r->context, text, &step->pattern) &&
-                   sh_letters_of(r->context, content, &step->content)
-               ? SHOAL_OK
-               : SHOAL_NO_MEMORY;
-}
-
 /* The forms of Unicode, and lower case. */
 static bool is_form(const char *type, character_rules *rules) {
     static const struct {
@@ -76,35 +41,59 @@ static bool is_form(const char *type, character_rules *rules) {
     return false;
 }
 
-static shoal_status read_step(const reading *r, const json_t *part) {
-    normalizer *all = &r->to->normal_form;
-    const char *type = type_of(part);
-    if (all->count == STEPS_MOST)
-        return refuse(r, "there are too many normalizers, beginning with", type);
-    normal_step *step = &all->steps[all->count++];
-    *step = (normal_step){.kind = STEP_CHARACTERS};
-    if (is_form(type, &step->rules))
-        return SHOAL_OK;
-    if (is_type(part, "BertNormalizer"))
-        return read_bert(r, part, &step->rules);
-    if (is_type(part, "Precompiled"))
-        return read_charsmap(r, part, step);
-    if (is_type(part, "Strip"))
-        return read_strip(r, part, step);
-    if (is_type(part, "Replace"))
-        return read_replace(r, part, step);
-    return refuse(
-        r,
-        "BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, Precompiled, Replace, "
-        "Strip and Sequence are supported, and not the normalizer",
-        type);
-}
-
 shoal_status sh_read_normalizer(const reading *r, const json_t *part) {
     if (!part || json_is_null(part))
         return SHOAL_OK;
-    if (!is_type(part, "Sequence"))
-        return read_step(r, part);
+    if (!is_type(part, "Sequence")) {
+        normalizer *all = &r->to->normal_form;
+        const char *type = type_of(part);
+        if (all->count == STEPS_MOST)
+            return refuse(r, "there are too many normalizers, beginning with", type);
+        normal_step *step = &all->steps[all->count++];
+        *step = (normal_step){.kind = STEP_CHARACTERS};
+        if (is_form(type, &step->rules))
+            return SHOAL_OK;
+        if (is_type(part, "BertNormalizer"))
+            return read_bert(r, part, &step->rules);
+        if (is_type(part, "Precompiled")) {
+            const char *text =
+                json_string_value(json_object_get(part, "precompiled_charsmap"));
+            step->kind = STEP_CHARSMAP;
+            return text ? sh_charsmap_read(r->context, r->label, text, &step->map)
+                        : refuse(r, "Precompiled: a text should be in",
+                                 "precompiled_charsmap");
+        }
+        if (is_type(part, "Strip")) {
+            step->kind = STEP_STRIP;
+            TRY(read_flag(r, part, "strip_left", true, &step->left));
+            return read_flag(r, part, "strip_right", true, &step->right);
+        }
+        if (is_type(part, "Replace")) {
+            /* A text, or the one regular expression that such files have: two spaces or
+               more. */
+            static const char spaces[] = " {2,}";
+            const json_t *pattern = json_object_get(part, "pattern");
+            const char *text = json_string_value(json_object_get(pattern, "String")),
+                       *regular = json_string_value(json_object_get(pattern, "Regex")),
+                       *content = json_string_value(json_object_get(part, "content"));
+            step->kind = STEP_REPLACE;
+            if (regular && strcmp(regular, spaces) != 0)
+                return refuse(r, "Replace is not supported with the regular expression",
+                              regular);
+            step->least = regular ? 2 : 0;
+            text = regular ? " " : text;
+            if (!text || !text[0] || !content)
+                return refuse(r, "a pattern and its content should be in", "Replace");
+            return sh_letters_of(r->context, text, &step->pattern) &&
+                           sh_letters_of(r->context, content, &step->content)
+                       ? SHOAL_OK
+                       : SHOAL_NO_MEMORY;
+        }
+        return refuse(r,
+                      "BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, Precompiled, "
+                      "Replace, Strip and Sequence are supported, and not the normalizer",
+                      type);
+    }
     const json_t *list = json_object_get(part, "normalizers");
     if (!json_is_array(list))
         return refuse(r, "a list should be in", "normalizers");
@@ -115,45 +104,40 @@ shoal_status sh_read_normalizer(const reading *r, const json_t *part) {
 
 /* ---- Pre-tokenizers --------------------------------------------------------------- */
 
-static shoal_status read_prepend(const reading *r, const json_t *part) {
-    static const char *const names[] = {"always", "first", "never"};
-    const json_t *scheme = json_object_get(part, "prepend_scheme");
-    bool wanted;
-    TRY(read_flag(r, part, "add_prefix_space", true, &wanted));
-    const char *name = scheme && !json_is_null(scheme) ? json_string_value(scheme)
-                       : wanted                        ? "always"
-                                                       : "never";
-    int which = 0;
-    while (name && which < 3 && strcmp(name, names[which]) != 0)
-        which++;
-    if (!name || which == 3)
-        return refuse(r, "always, first and never are supported, and not prepend_scheme",
-                      name);
-    if (!wanted && which != PREPEND_NEVER)
-        return refuse(r, "add_prefix_space is false, and prepend_scheme is", name);
-    r->to->prepend = (prepend_scheme)which;
-    return SHOAL_OK;
-}
-
-static shoal_status read_metaspace(const reading *r, const json_t *part) {
-    shoal_tokenizer *t = r->to;
-    const char *mark = json_string_value(json_object_get(part, "replacement"));
-    if (t->mark)
-        return refuse(r, "it should be there once:", "Metaspace");
-    if (!mark || !mark[0] ||
-        sh_utf8_next(mark, strlen(mark), &t->mark) != (int)strlen(mark))
-        return refuse(r, "Metaspace: one character should be the replacement, and not",
-                      mark);
-    TRY(read_flag(r, part, "split", true, &t->split_marks));
-    return read_prepend(r, part);
-}
-
 /* White space goes first, then what is left of it (spaces) becomes marks. */
 static shoal_status read_cuts(const reading *r, const json_t *part) {
     if (!part || json_is_null(part))
         return SHOAL_OK;
-    if (is_type(part, "Metaspace"))
-        return read_metaspace(r, part);
+    if (is_type(part, "Metaspace")) {
+        shoal_tokenizer *t = r->to;
+        const char *mark = json_string_value(json_object_get(part, "replacement"));
+        if (t->mark)
+            return refuse(r, "it should be there once:", "Metaspace");
+        if (!mark || !mark[0] ||
+            sh_utf8_next(mark, strlen(mark), &t->mark) != (int)strlen(mark))
+            return refuse(r,
+                          "Metaspace: one character should be the replacement, and not",
+                          mark);
+        TRY(read_flag(r, part, "split", true, &t->split_marks));
+        static const char *const names[] = {"always", "first", "never"};
+        const json_t *scheme = json_object_get(part, "prepend_scheme");
+        bool wanted;
+        TRY(read_flag(r, part, "add_prefix_space", true, &wanted));
+        const char *name = scheme && !json_is_null(scheme) ? json_string_value(scheme)
+                           : wanted                        ? "always"
+                                                           : "never";
+        int which = 0;
+        while (name && which < 3 && strcmp(name, names[which]) != 0)
+            which++;
+        if (!name || which == 3)
+            return refuse(r,
+                          "always, first and never are supported, and not prepend_scheme",
+                          name);
+        if (!wanted && which != PREPEND_NEVER)
+            return refuse(r, "add_prefix_space is false, and prepend_scheme is", name);
+        r->to->prepend = (prepend_scheme)which;
+        return SHOAL_OK;
+    }
     if (is_type(part, "WhitespaceSplit")) {
         r->to->split_white = true;
         return r->to->mark ? refuse(r, "it should be before Metaspace:", type_of(part))
@@ -223,19 +207,6 @@ static uint64_t digits_of(double number, int *power) {
     return whole;
 }
 
-/* A score as the package `tokenizers` reads it: the number of its digits over a power of
-   ten, both rounded, which is not always the nearest double. The last bit decides between
-   pieces in another order (E EE and EE E), and so which ids a model was trained on. */
-static double as_read(double score) {
-    enum { LARGEST_POWER = 308 };
-    int power;
-    double number = (double)digits_of(fabs(score), &power);
-    for (; power < -LARGEST_POWER; power += LARGEST_POWER)
-        number /= ten_to(LARGEST_POWER);
-    number = power < 0 ? number / ten_to(-power) : number * ten_to(power);
-    return copysign(number, score);
-}
-
 /* ["piece", -1.5] */
 static const char *piece_of(const json_t *pair, double *score) {
     const json_t *value = json_array_get(pair, 1);
@@ -245,70 +216,26 @@ static const char *piece_of(const json_t *pair, double *score) {
                : NULL;
 }
 
-/* Bytes of all pieces, or -1 with a message. */
-static int64_t measure_pieces(const reading *r, const json_t *vocab) {
-    int64_t bytes = 0;
+/* Bytes of all pieces. */
+static shoal_status measure_pieces(const reading *r, const json_t *vocab,
+                                   int64_t *bytes) {
+    *bytes = 0;
     for (size_t i = 0; i < json_array_size(vocab); i++) {
         double score;
         const char *piece = piece_of(json_array_get(vocab, i), &score);
         const size_t size = piece ? strlen(piece) : 0;
-        if (!piece || size > LONGEST_PIECE) {
-            sh_fail(r->context, SHOAL_BAD_FILE,
-                    "%s: vocab: entry %zu should be a piece of at most %d bytes and its "
-                    "score",
-                    r->label, i, (int)LONGEST_PIECE);
-            return -1;
-        }
-        bytes += (int64_t)size;
+        if (!piece || size > LONGEST_PIECE)
+            return sh_fail(r->context, SHOAL_BAD_FILE,
+                           "%s: vocab: entry %zu should be a piece of at most %d bytes "
+                           "and its score",
+                           r->label, i, (int)LONGEST_PIECE);
+        *bytes += (int64_t)size;
     }
-    if (bytes <= LARGEST_PIECES)
-        return bytes;
-    sh_fail(r->context, SHOAL_BAD_FILE,
-            "%s: vocab: its pieces have %lld bytes, more than %d", r->label,
-            (long long)bytes, (int)LARGEST_PIECES);
-    return -1;
-}
-
-static shoal_status make_pieces(const reading *r, int64_t count, int64_t bytes) {
-    shoal_tokenizer *t = r->to;
-    shoal_status status =
-        sh_vocabulary_create(r->context, count, (size_t)bytes, &t->words);
-    if (status == SHOAL_OK)
-        status = sh_trie_create(r->context, (size_t)bytes, &t->pieces);
-    if (status != SHOAL_OK)
-        return status;
-    t->scores = sh_allocate(r->context, (size_t)count * sizeof *t->scores);
-    return t->scores ? SHOAL_OK : SHOAL_NO_MEMORY;
-}
-
-static shoal_status read_pieces(const reading *r, const json_t *vocab) {
-    shoal_tokenizer *t = r->to;
-    const int64_t count = (int64_t)json_array_size(vocab),
-                  bytes = measure_pieces(r, vocab);
-    TRY(bytes < 0 ? SHOAL_BAD_FILE : make_pieces(r, count, bytes));
-    double least = INFINITY;
-    for (int64_t i = 0; i < count; i++) {
-        const char *piece = piece_of(json_array_get(vocab, (size_t)i), &t->scores[i]);
-        const size_t size = strlen(piece);
-        t->scores[i] = as_read(t->scores[i]);
-        if (!sh_vocabulary_add(&t->words, piece, size, (int32_t)i))
-            return refuse(r, "a piece is there twice:", piece);
-        if (size > 0) /* an empty one is never met */
-            sh_trie_add(&t->pieces, piece, size, (int32_t)i);
-        least = fmin(least, t->scores[i]);
-    }
-    t->largest_id = (int32_t)count - 1;
-    t->unknown_score = least - 10; /* as SentencePiece has it */
-    return SHOAL_OK;
-}
-
-/* A byte is spelled <0x0A>. */
-static void find_spelled_bytes(shoal_tokenizer *t) {
-    for (int byte = 0; byte < 256; byte++) {
-        char spelling[8];
-        snprintf(spelling, sizeof spelling, "<0x%02X>", (unsigned)byte);
-        t->byte_ids[byte] = sh_vocabulary_find(&t->words, spelling, strlen(spelling));
-    }
+    if (*bytes <= LARGEST_PIECES)
+        return SHOAL_OK;
+    return sh_fail(r->context, SHOAL_BAD_FILE,
+                   "%s: vocab: its pieces have %lld bytes, more than %d", r->label,
+                   (long long)*bytes, (int)LARGEST_PIECES);
 }
 
 shoal_status sh_read_unigram(const reading *r, const json_t *model) {
@@ -321,10 +248,42 @@ shoal_status sh_read_unigram(const reading *r, const json_t *model) {
     if (!read_id(json_object_get(model, "unk_id"), &t->unknown) ||
         t->unknown >= (int64_t)json_array_size(vocab))
         return refuse(r, "Unigram: a place in vocab should be", "unk_id");
-    shoal_status status = read_flag(r, model, "byte_fallback", false, &t->byte_fallback);
-    if (status == SHOAL_OK)
-        status = read_pieces(r, vocab);
-    if (status == SHOAL_OK)
-        find_spelled_bytes(t);
-    return status;
+    TRY(read_flag(r, model, "byte_fallback", false, &t->byte_fallback));
+    const int64_t count = (int64_t)json_array_size(vocab);
+    int64_t bytes;
+    double least = INFINITY;
+    TRY(measure_pieces(r, vocab, &bytes));
+    TRY(sh_vocabulary_create(r->context, count, (size_t)bytes, &t->words));
+    TRY(sh_trie_create(r->context, (size_t)bytes, &t->pieces));
+    t->scores = sh_allocate(r->context, (size_t)count * sizeof *t->scores);
+    if (!t->scores)
+        return SHOAL_NO_MEMORY;
+    for (int64_t i = 0; i < count; i++) {
+        const char *piece = piece_of(json_array_get(vocab, (size_t)i), &t->scores[i]);
+        const size_t size = strlen(piece);
+        /* A score as the package `tokenizers` reads it: the number of its digits over a
+           power of ten, both rounded, which is not always the nearest double. The last
+           bit decides between pieces in another order (E EE and EE E), and so which ids a
+           model was trained on. */
+        enum { LARGEST_POWER = 308 };
+        int power;
+        double number = (double)digits_of(fabs(t->scores[i]), &power);
+        for (; power < -LARGEST_POWER; power += LARGEST_POWER)
+            number /= ten_to(LARGEST_POWER);
+        number = power < 0 ? number / ten_to(-power) : number * ten_to(power);
+        t->scores[i] = copysign(number, t->scores[i]);
+        if (!sh_vocabulary_add(&t->words, piece, size, (int32_t)i))
+            return refuse(r, "a piece is there twice:", piece);
+        if (size > 0) /* an empty one is never met */
+            sh_trie_add(&t->pieces, piece, size, (int32_t)i);
+        least = fmin(least, t->scores[i]);
+    }
+    t->largest_id = (int32_t)count - 1;
+    t->unknown_score = least - 10; /* as SentencePiece has it */
+    for (int byte = 0; byte < 256; byte++) {
+        char spelling[8]; /* of a byte: <0x0A> */
+        snprintf(spelling, sizeof spelling, "<0x%02X>", (unsigned)byte);
+        t->byte_ids[byte] = sh_vocabulary_find(&t->words, spelling, strlen(spelling));
+    }
+    return SHOAL_OK;
 }

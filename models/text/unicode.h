@@ -51,7 +51,7 @@ int sh_char_combining(uint32_t code);
 /* The character that two make together, or 0. */
 uint32_t sh_char_compose(uint32_t first, uint32_t second);
 
-/* Whether a reader sees a character as part of the one before it (clusters.c). The state
+/* Whether a reader sees a character as part of the one before it. The state
    is zero at a text's first character, and kept between calls. */
 typedef struct {
     int32_t rules; /* utf8proc's */

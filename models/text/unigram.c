@@ -16,56 +16,13 @@ static void offer(piece_end *end, double score, int32_t id, uint32_t from) {
     }
 }
 
-/* Every piece that begins at a letter. A letter that is no piece itself is unknown. */
-static void offer_pieces(shoal_tokenizer *t, uint32_t from, uint32_t count) {
-    const piece_end *here = &t->ends[from];
-    const size_t size = t->ends[count].byte - here->byte;
-    const char *bytes = t->word + here->byte;
-    bool alone = false;
-    uint32_t node = 0, to = from;
-    for (size_t at = 0; at < size; at++) {
-        node = sh_trie_next(&t->pieces, node, (unsigned char)bytes[at]);
-        if (node == 0)
-            break;
-        to += here->byte + at + 1 == t->ends[to + 1].byte;
-        const int32_t id = t->pieces.nodes[node].id;
-        if (id >= 0) {
-            offer(&t->ends[to], here->score + t->scores[id], id, from);
-            alone |= to == from + 1;
-        }
-    }
-    if (!alone)
-        offer(&t->ends[from + 1], here->score + t->unknown_score, t->unknown, from);
-}
-
-/* The word's bytes, and where its letters end in them. */
-static bool spell(shoal_tokenizer *t, const letter *letters, int64_t count) {
-    void *word = t->word, *ends = t->ends;
-    const bool grown =
-        sh_list_grow(t->context, &word, 0, &t->word_room, UTF8_MOST * count, 1) &&
-        sh_list_grow(t->context, &ends, 0, &t->end_room, count + 1, sizeof *t->ends);
-    t->word = word;
-    t->ends = ends;
-    if (!grown)
-        return false;
-    uint32_t bytes = 0;
-    t->ends[0] = (piece_end){.from = 0};
-    for (int64_t i = 0; i < count; i++) {
-        bytes += (uint32_t)sh_utf8_put(letters[i].code, t->word + bytes);
-        t->ends[i + 1] = (piece_end){.from = nowhere, .byte = bytes};
-    }
-    return true;
-}
-
 /* ---- Their ids -------------------------------------------------------------------- */
 
 /* Letters `from` to `to` as one token. */
 static bool push(shoal_tokenizer *t, const letter *letters, uint32_t from, uint32_t to,
                  int32_t id, token_list *out) {
-    if (!tokens_grow(t->context, out, 1))
-        return false;
-    out->at[out->count++] = (token){id, letters[from].begin, letters[to - 1].end};
-    return true;
+    return tokens_push(t->context, out,
+                       (token){id, letters[from].begin, letters[to - 1].end});
 }
 
 /* Unknown letters: a piece all the same, where they are one together; else their bytes,
@@ -86,20 +43,49 @@ static bool push_unknown(shoal_tokenizer *t, const letter *letters, uint32_t fro
     return true;
 }
 
-/* The best way, from the word's end to its beginning, turned round. */
-static void turn_round(piece_end *ends, uint32_t count) {
-    for (uint32_t at = count; at > 0; at = ends[at].from)
-        ends[ends[at].from].onwards = at;
-}
-
 static bool best_pieces(shoal_tokenizer *t, const letter *letters, int64_t length,
                         token_list *out) {
     const uint32_t count = (uint32_t)length;
-    if (!spell(t, letters, length))
+    /* The word's bytes, and where its letters end in them. */
+    void *word = t->word, *ends = t->ends;
+    const bool grown =
+        sh_list_grow(t->context, &word, 0, &t->word_room, UTF8_MOST * length, 1) &&
+        sh_list_grow(t->context, &ends, 0, &t->end_room, length + 1, sizeof *t->ends);
+    t->word = word;
+    t->ends = ends;
+    if (!grown)
         return false;
-    for (uint32_t i = 0; i < count; i++)
-        offer_pieces(t, i, count);
-    turn_round(t->ends, count);
+    uint32_t end = 0;
+    t->ends[0] = (piece_end){.from = 0};
+    for (int64_t i = 0; i < length; i++) {
+        end += (uint32_t)sh_utf8_put(letters[i].code, t->word + end);
+        t->ends[i + 1] = (piece_end){.from = nowhere, .byte = end};
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        /* Every piece that begins at a letter. A letter that is no piece itself is
+           unknown. */
+        const piece_end *here = &t->ends[i];
+        const size_t size = t->ends[count].byte - here->byte;
+        const char *bytes = t->word + here->byte;
+        bool alone = false;
+        uint32_t node = 0, to = i;
+        for (size_t at = 0; at < size; at++) {
+            node = sh_trie_next(&t->pieces, node, (unsigned char)bytes[at]);
+            if (node == 0)
+                break;
+            to += here->byte + at + 1 == t->ends[to + 1].byte;
+            const int32_t id = t->pieces.nodes[node].id;
+            if (id >= 0) {
+                offer(&t->ends[to], here->score + t->scores[id], id, i);
+                alone |= to == i + 1;
+            }
+        }
+        if (!alone)
+            offer(&t->ends[i + 1], here->score + t->unknown_score, t->unknown, i);
+    }
+    /* The best way, from the word's end to its beginning, turned round. */
+    for (uint32_t at = count; at > 0; at = t->ends[at].from)
+        t->ends[t->ends[at].from].onwards = at;
     bool good = true;
     for (uint32_t from = 0, to; good && from < count; from = to) {
         to = t->ends[from].onwards;

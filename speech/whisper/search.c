@@ -399,7 +399,7 @@ static void rules_task(void *shared, int64_t index, int thread) {
 static int32_t draw(const search *s, const search_task *task, const logit_row *row,
                     const float *logits, uint64_t counter, float *room) {
     const double uniform =
-        (double)(sh_random_bits(task->seed, STREAM_SAMPLES, counter) >> 11) * 0x1p-53;
+        (double)(random_bits(task->seed, STREAM_SAMPLES, counter) >> 11) * 0x1p-53;
     float total;
     double passed = 0, all = 0;
     int32_t last = (int32_t)row->who;

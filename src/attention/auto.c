@@ -71,8 +71,8 @@ static void draw(const attention_call *call, const head_view *view, int64_t firs
         passed += p;
         for (; mark < first + count; mark++) {
             const uint64_t bits =
-                sh_random_bits(seed, STREAM_SAMPLES,
-                               (uint64_t)(view->head * check->marks + mark));
+                random_bits(seed, STREAM_SAMPLES,
+                            (uint64_t)(view->head * check->marks + mark));
             const double inside = (double)(bits >> 11) * unit;
             if (!last && ((double)mark + inside) / (double)check->marks > passed)
                 break;
@@ -443,7 +443,7 @@ shoal_status shoal_measure_crossover(shoal_context *context) {
     float *arrays = sh_allocate(context, (size_t)(4 * size) * sizeof *arrays);
     shoal_status status = arrays ? SHOAL_OK : SHOAL_NO_MEMORY;
     for (int64_t i = 0; i < 3 * size && arrays; i++)
-        arrays[i] = sh_random_normal(1, STREAM_SAMPLES, (uint64_t)i);
+        arrays[i] = random_normal(1, STREAM_SAMPLES, (uint64_t)i);
     if (status == SHOAL_OK)
         status = make_side(context, &problem, "full", &sides[0]);
     if (status == SHOAL_OK)

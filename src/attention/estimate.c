@@ -297,7 +297,7 @@ static sample compare_samples(const attention_call *call, const float *out,
             passed += p;
             for (; marks < wanted; marks++, held++) {
                 const uint64_t bits =
-                    sh_random_bits(seed, STREAM_SAMPLES, (uint64_t)marks) >> 11;
+                    random_bits(seed, STREAM_SAMPLES, (uint64_t)marks) >> 11;
                 const double inside = wanted == live ? 0.5 : (double)bits * unit;
                 if (((double)marks + inside) / (double)wanted > passed)
                     break;

@@ -235,8 +235,7 @@ static void projection_task(void *shared, int64_t c, int thread) {
     (void)thread;
     for (int64_t d = 0; d < plan->problem.dim; d++)
         job->slot->projections[c * plan->problem.dim + d] =
-            sh_random_normal(plan->attention.seed, STREAM_ROTATIONS,
-                             column | (uint64_t)d);
+            random_normal(plan->attention.seed, STREAM_ROTATIONS, column | (uint64_t)d);
 }
 
 /* The largest and the smallest product of each lane so far, and the first column that

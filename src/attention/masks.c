@@ -38,7 +38,7 @@ static void set_key_bias(const attention_call *call, int64_t b, int64_t h,
 }
 
 static uint64_t head_seed(uint64_t seed, int64_t head) {
-    return sh_random_bits(seed, STREAM_DROPOUT, (uint64_t)head);
+    return random_bits(seed, STREAM_DROPOUT, (uint64_t)head);
 }
 
 static uint32_t dropped_of(float dropout) {
@@ -142,8 +142,7 @@ float *sh_masks_key_slope(const score_masks *masks, int64_t key) {
 
 /* Four keys share the bits of one random number, sixteen each. */
 static uint64_t random_word(uint64_t seed, int64_t query, int64_t key) {
-    return sh_random_bits(seed, STREAM_DROPOUT,
-                          ((uint64_t)query << 32) + (uint64_t)key / 4);
+    return random_bits(seed, STREAM_DROPOUT, ((uint64_t)query << 32) + (uint64_t)key / 4);
 }
 
 static float factor_of(uint32_t dropped, uint64_t word, int64_t key) {

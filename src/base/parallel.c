@@ -159,26 +159,6 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* Signals are the program's business: workers have them blocked. Where the system gives
-   no more threads, those that there are do the work. */
-static void start_workers(thread_pool *pool) {
-    static const int own[] = {SIGBUS, SIGSEGV, SIGFPE,
-                              SIGILL}; /* of what a thread does */
-    sigset_t all, before;
-    sigfillset(&all);
-    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-        sigdelset(&all, own[i]);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (pool->started < pool->threads - 1) {
-        pool_worker *worker = &pool->workers[pool->started];
-        *worker = (pool_worker){.pool = pool, .number = pool->started + 1};
-        if (pthread_create(&worker->thread, NULL, work, worker) != 0)
-            break;
-        pool->started++;
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
 static void begin(thread_pool *pool) {
     pool->owner = getpid();
     pool->started = 0;
@@ -258,8 +238,25 @@ void sh_team_run(team workers, int64_t count, task_function *run, void *shared) 
     }
     if (pool->owner != getpid())
         begin(pool);
-    if (pool->started == 0)
-        start_workers(pool);
+    if (pool->started == 0) {
+        /* Signals are the program's business: workers have them blocked. Where the system
+           gives no more threads, those that there are do the work. */
+        static const int own[] = {SIGBUS, SIGSEGV, SIGFPE,
+                                  SIGILL}; /* of what a thread does */
+        sigset_t all, before;
+        sigfillset(&all);
+        for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+            sigdelset(&all, own[i]);
+        pthread_sigmask(SIG_SETMASK, &all, &before);
+        while (pool->started < pool->threads - 1) {
+            pool_worker *worker = &pool->workers[pool->started];
+            *worker = (pool_worker){.pool = pool, .number = pool->started + 1};
+            if (pthread_create(&worker->thread, NULL, work, worker) != 0)
+                break;
+            pool->started++;
+        }
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
+    }
     pool->run = run;
     pool->shared = shared;
     pool->count = count;
@@ -268,6 +265,11 @@ void sh_team_run(team workers, int64_t count, task_function *run, void *shared) 
     announce(pool);
     run_tasks(pool, 0);
     await_empty(pool);
+}
+
+void sh_run_tasks(const shoal_context *context, int64_t count, task_function *run,
+                  void *shared) {
+    sh_team_run(sh_team_of(context), count, run, shared);
 }
 
 int sh_unit_slots(int threads, int64_t count) {

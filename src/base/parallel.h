@@ -36,10 +36,15 @@ typedef struct {
 /* All threads of a context. */
 SHOAL_PRIVATE team sh_team_of(const shoal_context *context);
 
-/* Runs tasks 0 .. count - 1, started in that order. */
+/* Runs tasks 0 .. count - 1, started in that order. A task that needs no scratch memory
+   of its thread's own has its number UNUSED. */
+#define UNUSED __attribute__((unused))
 typedef void task_function(void *shared, int64_t task, int thread);
 SHOAL_PRIVATE void sh_team_run(team workers, int64_t count, task_function *run,
                                void *shared);
+/* The same by all threads of a context. */
+SHOAL_PRIVATE void sh_run_tasks(const shoal_context *context, int64_t count,
+                                task_function *run, void *shared);
 
 /* Waits until it is `mine` on the turn; pass_turn lets the next one in. For sums that
    tasks add to in the tasks' order. */

@@ -8,7 +8,7 @@
 
 void sh_hash_directions(uint64_t seed, int bits, int64_t dim, float *directions) {
     for (int64_t i = 0; i < bits * dim; i++)
-        directions[i] = sh_random_normal(seed, STREAM_DIRECTIONS, (uint64_t)i);
+        directions[i] = random_normal(seed, STREAM_DIRECTIONS, (uint64_t)i);
 }
 
 void sh_hash_queries(const kernel_table *kernels, const float *q, int64_t stride,
@@ -395,7 +395,7 @@ int sh_kmeans_settle(kmeans_pass *pass) {
 
 void sh_kmeans_draw(kmeans_pass *pass, uint64_t seed, int64_t all, int64_t origin) {
     kmeans_work *work = pass->work;
-    sh_random_subset(seed, STREAM_STARTS, all, work->clusters, work->starts);
+    random_subset(seed, STREAM_STARTS, all, work->clusters, work->starts);
     for (int64_t c = 0; c < work->clusters; c++)
         for (int w = 0; w < work->words; w++) {
             const int64_t i = work->starts[c] - origin;

@@ -175,7 +175,7 @@ static int32_t draw(lloyd_work *work, uint64_t seed, int32_t chosen, int32_t wan
     int32_t drawn = 0;
     for (int32_t share = 0; share < wanted; share++) {
         uint64_t bits =
-            sh_random_bits(seed, STREAM_STARTS, (uint64_t)chosen + (uint64_t)share + 1);
+            random_bits(seed, STREAM_STARTS, (uint64_t)chosen + (uint64_t)share + 1);
         double mark = total * ((double)share + (double)(bits >> 11) * unit) / wanted;
         while ((block + 1) * WEIGHT_BLOCK < work->end &&
                passed + (double)work->weight_sums[block] <= mark)
@@ -204,7 +204,7 @@ static void start(lloyd_pass *pass, team workers, uint64_t seed) {
         work->squares[i] = ordered_dot(point, point, work->dims);
     }
     take_point(work, 0,
-               (int64_t)sh_random_below(seed, STREAM_STARTS, 0, (uint64_t)work->end));
+               (int64_t)random_below(seed, STREAM_STARTS, 0, (uint64_t)work->end));
     compare(pass, workers, 0, 1);
     /* Centres are compared four at a time. */
     const int64_t batch = ((work->clusters + START_ROUNDS - 1) / START_ROUNDS + 3) / 4 *

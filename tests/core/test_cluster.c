@@ -108,7 +108,7 @@ static void plain_kmeans(const kmeans_case *k, int32_t *groups) {
                        .bit_count = test_memory(bits, sizeof(int64_t)),
                        .distances = test_memory(k->n, sizeof(int))};
     int32_t *starts = test_memory(k->clusters, sizeof *starts);
-    sh_random_subset(k->seed, STREAM_STARTS, k->n, k->clusters, starts);
+    random_subset(k->seed, STREAM_STARTS, k->n, k->clusters, starts);
     for (int c = 0; c < k->clusters; c++)
         memcpy(work.centres + c * k->words, k->hashes + starts[c] * k->words,
                sizeof(uint64_t) * (size_t)k->words);

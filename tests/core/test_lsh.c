@@ -38,9 +38,9 @@ static double product(const attention_case *c, const float *q, int64_t round,
     const uint64_t column = (uint64_t)round << 48 | (uint64_t)(bucket % half) << 17;
     double sum = 0, length = 0;
     for (int64_t d = 0; d < c->spec.dim; d++) {
-        sum += (double)q[d] * (double)sh_random_normal(c->spec.attention.seed,
-                                                       STREAM_ROTATIONS,
-                                                       column | (uint64_t)d);
+        sum += (double)q[d] * (double)random_normal(c->spec.attention.seed,
+                                                    STREAM_ROTATIONS,
+                                                    column | (uint64_t)d);
         length += (double)q[d] * (double)q[d];
     }
     return (bucket < half ? sum : -sum) / sqrt(length);

@@ -208,7 +208,7 @@ static void weights_may_be_halves_and_anywhere(void **state) {
                                  .feed_forward = c.feed_forward,
                                  .attention = setup.config.attention,
                                  .activation = ACTIVATION_GELU};
-    const int64_t model = sh_encoder_model(&shape);
+    const int64_t model = encoder_model(&shape);
     encoder_layer layers[2], apart[2];
     encoder_weights weights, halves;
     sh_encoder_bind(setup.arena, &shape, layers, &weights);

@@ -1,0 +1,159 @@
+/* Errors, memory, the clock, and numbers as text. */
+#define _GNU_SOURCE
+#include <locale.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "base/plain.h"
+
+/* ---- Errors ------------------------------------------------------------------------ */
+
+shoal_status sh_fail(shoal_context *context, shoal_status status, const char *format,
+                     ...) {
+    if (context) {
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(context->message, sizeof context->message, format, arguments);
+        va_end(arguments);
+        /* Messages quote file names and what stands in files of unknown origin: no
+           character in them may command a terminal. In UTF-8 the controls from 0x80 on
+           begin with 0xc2. */
+        for (unsigned char *c = (unsigned char *)context->message; *c; c++)
+            if (*c < ' ' || *c == 0x7f) {
+                *c = '?';
+            } else if (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0) {
+                *c++ = '?';
+                *c = '?';
+            }
+    }
+    return status;
+}
+
+const char *shoal_version(void) {
+    return SHOAL_VERSION;
+}
+
+const char *shoal_status_text(shoal_status status) {
+    switch (status) {
+    case SHOAL_OK: return "ok";
+    case SHOAL_INVALID: return "invalid argument";
+    case SHOAL_BAD_FILE: return "bad file";
+    case SHOAL_IO: return "input or output failed";
+    case SHOAL_NO_MEMORY: return "out of memory";
+    case SHOAL_CANCELLED: return "cancelled";
+    }
+    return "unknown status";
+}
+
+/* ---- Memory ------------------------------------------------------------------------ */
+
+/* The caller's block is only malloc-aligned: shift it to a cache line and keep the
+   original pointer in the word before. */
+void *sh_allocate(shoal_context *context, size_t bytes) {
+    const size_t extra = CACHE_LINE + sizeof(void *);
+    char *block = NULL;
+    if (bytes <= SIZE_MAX - extra)
+        block = context->options.allocate(context->options.user, bytes + extra);
+    if (!block) {
+        sh_fail(context, SHOAL_NO_MEMORY, "out of memory: could not allocate %zu bytes",
+                bytes);
+        return NULL;
+    }
+    uintptr_t aligned = ((uintptr_t)block + extra) & ~(uintptr_t)(CACHE_LINE - 1);
+    char *place = block + (aligned - (uintptr_t)block);
+    memcpy(place - sizeof(void *), &block, sizeof block);
+    return place;
+}
+
+void sh_release(shoal_context *context, void *block) {
+    if (!block)
+        return;
+    void *original;
+    memcpy(&original, (char *)block - sizeof(void *), sizeof original);
+    context->options.release(context->options.user, original);
+}
+
+void *sh_reserve(block_layout *block, int64_t count, size_t element) {
+    size_t bytes;
+    if (count < 0 || __builtin_mul_overflow((uint64_t)count, element, &bytes) ||
+        bytes > SIZE_MAX / 2 - block->bytes - CACHE_LINE) {
+        block->overflow = true;
+        return NULL;
+    }
+    void *place = block->base ? block->base + block->bytes : NULL;
+    block->bytes += (bytes + CACHE_LINE - 1) / CACHE_LINE * CACHE_LINE;
+    return place;
+}
+
+void *sh_allocate_parts(shoal_context *context, place_function *place, void *argument,
+                        size_t *bytes) {
+    block_layout block = {0};
+    place(argument, &block);
+    if (block.overflow) {
+        sh_fail(context, SHOAL_NO_MEMORY,
+                "out of memory: what it takes does not fit the address space");
+        return NULL;
+    }
+    if (bytes)
+        *bytes = block.bytes;
+    block = (block_layout){.base = sh_allocate(context, block.bytes)};
+    if (block.base)
+        place(argument, &block);
+    return block.base;
+}
+
+int64_t sh_mul_checked(int64_t a, int64_t b) {
+    int64_t product;
+    return a < 0 || b < 0 || __builtin_mul_overflow(a, b, &product) ? -1 : product;
+}
+
+/* ---- The clock --------------------------------------------------------------------- */
+
+double sh_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* ---- Numbers as text --------------------------------------------------------------- */
+
+/* The "C" locale, in use by this thread, and the locale to return to. */
+typedef struct {
+    locale_t plain, before;
+} locales;
+
+static locales use_plain(void) {
+    locales both = {.plain = newlocale(LC_ALL_MASK, "C", (locale_t)0)};
+    both.before = both.plain ? uselocale(both.plain) : (locale_t)0;
+    return both;
+}
+
+static void restore(locales both) {
+    if (!both.plain)
+        return;
+    uselocale(both.before);
+    freelocale(both.plain);
+}
+
+int sh_print_c(char *text, size_t size, const char *format, ...) {
+    const locales both = use_plain();
+    va_list arguments;
+    va_start(arguments, format);
+    const int length = vsnprintf(text, size, format, arguments);
+    va_end(arguments);
+    restore(both);
+    return length;
+}
+
+bool sh_read_c(const char *text, double *value) {
+    const locales both = use_plain();
+    char *rest;
+    *value = strtod(text, &rest);
+    restore(both);
+    return rest != text && !*rest;
+}
