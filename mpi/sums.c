@@ -79,24 +79,10 @@ static int other(const mpi_transport *self, int turn) {
     return (self->public.rank + turn) % self->public.ranks;
 }
 
-static shoal_status begin_parts(mpi_transport *self, running_sum *sum) {
+static shoal_status begin_whole(mpi_transport *self, running_sum *sum) {
     const int own = self->public.rank;
     int code = MPI_SUCCESS;
-    for (int turn = 1; turn < self->public.ranks && code == MPI_SUCCESS; turn++) {
-        const int rank = other(self, turn);
-        code = receive_part(self, sum, own, copy_of(self, sum, rank), rank, sum->tag);
-    }
-    for (int turn = 1; turn < self->public.ranks && code == MPI_SUCCESS; turn++) {
-        const int rank = other(self, turn);
-        code = send_part(self, sum, rank, rank, sum->tag);
-    }
-    sum->stage = SUM_PARTS;
-    return sh_mpi_check(self, code, "a sum cannot be begun");
-}
-
-/* ((0 + 1) + 2) + ..., with the own values in their turn. */
-static void add_parts(const mpi_transport *self, running_sum *sum) {
-    const int own = self->public.rank;
+    /* ((0 + 1) + 2) + ..., with the own values in their turn. */
     char *values = sum->values + part_begin(self, sum, own);
     const int64_t bytes = part_bytes(self, sum, own);
     const int64_t count = bytes / (int64_t)sh_mpi_size(sum->type);
@@ -106,12 +92,6 @@ static void add_parts(const mpi_transport *self, running_sum *sum) {
                    into);
     if (into != values)
         memcpy(values, into, (size_t)bytes);
-}
-
-static shoal_status begin_whole(mpi_transport *self, running_sum *sum) {
-    const int own = self->public.rank;
-    int code = MPI_SUCCESS;
-    add_parts(self, sum);
     sum->request_count = 0;
     for (int turn = 1; turn < self->public.ranks && code == MPI_SUCCESS; turn++) {
         const int rank = other(self, turn);
@@ -176,7 +156,18 @@ static shoal_status begin_one(mpi_transport *self, shoal_sum_type type, int64_t 
     sum->values = values;
     sum->request_count = 0;
     sum->tag = FIRST_TAG + 2 * (int)(self->next_tag++ % TAGS);
-    return begin_parts(self, sum);
+    const int own = self->public.rank;
+    int code = MPI_SUCCESS;
+    for (int turn = 1; turn < self->public.ranks && code == MPI_SUCCESS; turn++) {
+        const int rank = other(self, turn);
+        code = receive_part(self, sum, own, copy_of(self, sum, rank), rank, sum->tag);
+    }
+    for (int turn = 1; turn < self->public.ranks && code == MPI_SUCCESS; turn++) {
+        const int rank = other(self, turn);
+        code = send_part(self, sum, rank, rank, sum->tag);
+    }
+    sum->stage = SUM_PARTS;
+    return sh_mpi_check(self, code, "a sum cannot be begun");
 }
 
 shoal_status sh_mpi_sum_begin(mpi_transport *self, shoal_sum_type type, int64_t count,

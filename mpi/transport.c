@@ -50,19 +50,6 @@ double sh_mpi_now(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Between two looks at something that is not there yet: first it does nothing, then
-   others get the processor, in the end it sleeps a little. */
-static void rest(int *looks) {
-    if (*looks < QUICK + YIELDS)
-        ++*looks;
-    if (*looks < QUICK)
-        return;
-    if (*looks < QUICK + YIELDS)
-        sched_yield();
-    else
-        nanosleep(&(struct timespec){.tv_nsec = PAUSE}, NULL);
-}
-
 /* One look at the call's own requests, and at the sums that are on their way. */
 static shoal_status look(mpi_transport *self, int *left) {
     int there = 1;
@@ -88,7 +75,13 @@ static shoal_status wait_for(mpi_transport *self, bool sums) {
         pthread_mutex_unlock(&self->lock);
         if (status == SHOAL_OK && atomic_load(&self->watch.lost))
             status = sh_mpi_fail(self, "a rank is lost");
-        rest(&looks);
+        /* Between two looks at something that is not there yet: first it does nothing,
+           then others get the processor, in the end it sleeps a little. */
+        looks += looks < QUICK + YIELDS;
+        if (looks >= QUICK + YIELDS)
+            nanosleep(&(struct timespec){.tv_nsec = PAUSE}, NULL);
+        else if (looks >= QUICK)
+            sched_yield();
     }
     return status;
 }
@@ -262,38 +255,33 @@ static shoal_status sum_end(shoal_transport *public) {
     return wait_for((mpi_transport *)public, true);
 }
 
-/* A few numbers are sent to all, who add them up in the same order. */
-static shoal_status small_sum(mpi_transport *self, shoal_sum_type type, int64_t count,
-                              void *values) {
-    const size_t bytes = (size_t)count * sh_mpi_size(type);
-    const size_t room = bytes * (size_t)self->public.ranks;
-    if (room > self->scratch_room) {
-        free(self->scratch);
-        self->scratch = malloc(room);
-        self->scratch_room = self->scratch ? room : 0;
-    }
-    if (!self->scratch) {
-        sh_mpi_fail(self, "out of memory for a sum");
-        return SHOAL_NO_MEMORY;
-    }
-    const shoal_status status =
-        gather(&self->public, (int64_t)bytes, values, self->scratch);
-    if (status != SHOAL_OK)
-        return status;
-    for (int rank = 1; rank < self->public.ranks; rank++)
-        sh_mpi_add(type, count, self->scratch + (size_t)rank * bytes, self->scratch);
-    memcpy(values, self->scratch, bytes);
-    return SHOAL_OK;
-}
-
 static shoal_status sum(shoal_transport *public, shoal_sum_type type, int64_t count,
                         void *values) {
     mpi_transport *self = (mpi_transport *)public;
     shoal_status status = check_sum(self, type, count);
     if (status != SHOAL_OK || count == 0)
         return status;
-    if (count <= SMALL && count * (int64_t)sh_mpi_size(type) * public->ranks <= SMALL)
-        return small_sum(self, type, count, values);
+    if (count <= SMALL && count * (int64_t)sh_mpi_size(type) * public->ranks <= SMALL) {
+        /* A few numbers are sent to all, who add them up in the same order. */
+        const size_t bytes = (size_t)count * sh_mpi_size(type);
+        const size_t room = bytes * (size_t)self->public.ranks;
+        if (room > self->scratch_room) {
+            free(self->scratch);
+            self->scratch = malloc(room);
+            self->scratch_room = self->scratch ? room : 0;
+        }
+        if (!self->scratch) {
+            sh_mpi_fail(self, "out of memory for a sum");
+            return SHOAL_NO_MEMORY;
+        }
+        status = gather(&self->public, (int64_t)bytes, values, self->scratch);
+        if (status != SHOAL_OK)
+            return status;
+        for (int rank = 1; rank < self->public.ranks; rank++)
+            sh_mpi_add(type, count, self->scratch + (size_t)rank * bytes, self->scratch);
+        memcpy(values, self->scratch, bytes);
+        return SHOAL_OK;
+    }
     status = sum_begin(public, type, count, values);
     return status == SHOAL_OK ? sum_end(public) : status;
 }
@@ -391,15 +379,6 @@ shoal_status shoal_mpi_open(const shoal_mpi_options *options,
 
 /* ---- End --------------------------------------------------------------------------- */
 
-static void end_mpi(mpi_transport *self) {
-    if (self->talk != MPI_COMM_NULL)
-        MPI_Comm_free(&self->talk);
-    if (self->pulse != MPI_COMM_NULL)
-        MPI_Comm_free(&self->pulse);
-    if (self->ends_mpi)
-        MPI_Finalize();
-}
-
 /* Nobody leaves before all have come here: until then the watch is needed, and then it
    must not miss those who leave. */
 void shoal_mpi_close(shoal_transport *transport) {
@@ -412,8 +391,14 @@ void shoal_mpi_close(shoal_transport *transport) {
         gather(transport, 1, &own, all);
     free(all);
     sh_mpi_watch_end(self);
-    if (!self->failed)
-        end_mpi(self);
+    if (!self->failed) {
+        if (self->talk != MPI_COMM_NULL)
+            MPI_Comm_free(&self->talk);
+        if (self->pulse != MPI_COMM_NULL)
+            MPI_Comm_free(&self->pulse);
+        if (self->ends_mpi)
+            MPI_Finalize();
+    }
     sh_mpi_sums_free(self);
     pthread_mutex_destroy(&self->lock);
     free(self->scratch);

@@ -41,28 +41,6 @@ static void look_for_processes(mpi_transport *self) {
     }
 }
 
-/* Says that this rank is there, and hears whether the one before it is. */
-static void exchange_pulse(mpi_transport *self, double now) {
-    rank_watch *watch = &self->watch;
-    const int next = (self->public.rank + 1) % self->public.ranks;
-    int there = 0;
-    if (now - watch->beat >= 1) {
-        MPI_Test(&watch->to, &there, MPI_STATUS_IGNORE);
-        if (there)
-            MPI_Isend(&watch->out, 1, MPI_BYTE, next, PULSE_TAG, self->pulse, &watch->to);
-        watch->beat = now;
-    }
-    do {
-        there = 0;
-        MPI_Test(&watch->from, &there, MPI_STATUS_IGNORE);
-        if (there) {
-            watch->heard = now;
-            MPI_Irecv(&watch->in, 1, MPI_BYTE, rank_before(self), PULSE_TAG, self->pulse,
-                      &watch->from);
-        }
-    } while (there);
-}
-
 static void look_for_silence(mpi_transport *self, double now) {
     char message[200];
     const double silent = now - self->watch.heard;
@@ -90,29 +68,31 @@ static void *watch_ranks(void *argument) {
         before = now;
         look_for_processes(self);
         pthread_mutex_lock(&self->lock);
-        exchange_pulse(self, now);
+        /* Says that this rank is there, and hears whether the one before it is. */
+        const int next = (self->public.rank + 1) % self->public.ranks;
+        int there = 0;
+        if (now - watch->beat >= 1) {
+            MPI_Test(&watch->to, &there, MPI_STATUS_IGNORE);
+            if (there)
+                MPI_Isend(&watch->out, 1, MPI_BYTE, next, PULSE_TAG, self->pulse,
+                          &watch->to);
+            watch->beat = now;
+        }
+        do {
+            there = 0;
+            MPI_Test(&watch->from, &there, MPI_STATUS_IGNORE);
+            if (there) {
+                watch->heard = now;
+                MPI_Irecv(&watch->in, 1, MPI_BYTE, rank_before(self), PULSE_TAG,
+                          self->pulse, &watch->from);
+            }
+        } while (there);
         pthread_mutex_unlock(&self->lock);
         if (!atomic_load(&watch->lost))
             look_for_silence(self, now);
         nanosleep(&(struct timespec){.tv_nsec = LOOK}, NULL);
     }
     return NULL;
-}
-
-/* Processes that cannot be seen from here (containers have numbers of their own) are not
-   looked for. */
-static void find_visible(mpi_transport *self) {
-    const rank_facts *own = &self->facts[self->public.rank];
-    for (int rank = 0; rank < self->public.ranks; rank++)
-        self->watch.visible[rank] = rank != self->public.rank &&
-                                    strcmp(self->facts[rank].name, own->name) == 0 &&
-                                    exists(self->facts[rank].process);
-}
-
-static void begin_pulse(mpi_transport *self) {
-    self->watch.to = MPI_REQUEST_NULL;
-    MPI_Irecv(&self->watch.in, 1, MPI_BYTE, rank_before(self), PULSE_TAG, self->pulse,
-              &self->watch.from);
 }
 
 /* Signals are for the caller's threads. */
@@ -123,8 +103,16 @@ shoal_status sh_mpi_watch_begin(mpi_transport *self) {
     self->watch.visible = calloc((size_t)self->public.ranks, sizeof(bool));
     if (!self->watch.visible)
         return SHOAL_NO_MEMORY;
-    find_visible(self);
-    begin_pulse(self);
+    /* Processes that cannot be seen from here (containers have numbers of their own) are
+       not looked for. */
+    const rank_facts *own = &self->facts[self->public.rank];
+    for (int rank = 0; rank < self->public.ranks; rank++)
+        self->watch.visible[rank] = rank != self->public.rank &&
+                                    strcmp(self->facts[rank].name, own->name) == 0 &&
+                                    exists(self->facts[rank].process);
+    self->watch.to = MPI_REQUEST_NULL;
+    MPI_Irecv(&self->watch.in, 1, MPI_BYTE, rank_before(self), PULSE_TAG, self->pulse,
+              &self->watch.from);
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &kept);
     self->watch.running = pthread_create(&self->watch.thread, NULL, watch_ranks, self) ==

@@ -71,30 +71,28 @@ static shoal_status check_sizes(shoal_context *context, const shoal_problem *pro
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         if (sizes[i].value < sizes[i].least || sizes[i].value > sizes[i].most)
-            return sh_fail(context, SHOAL_INVALID,
-                           "problem.%s is %lld: it must be from %lld to %lld",
-                           sizes[i].name, (long long)sizes[i].value,
-                           (long long)sizes[i].least, (long long)sizes[i].most);
+            return REFUSE(context, "problem.%s is %lld: it must be from %lld to %lld",
+                          sizes[i].name, (long long)sizes[i].value,
+                          (long long)sizes[i].least, (long long)sizes[i].most);
     if (problem->kv_heads > problem->heads ||
         (problem->kv_heads && problem->heads % problem->kv_heads))
-        return sh_fail(
-            context, SHOAL_INVALID,
+        return REFUSE(
+            context,
             "problem.kv_heads is %lld: it must divide problem.heads, %lld, and not "
             "exceed it",
             (long long)problem->kv_heads, (long long)problem->heads);
     int64_t all;
     if (__builtin_mul_overflow(problem->batch * problem->heads,
                                problem->queries + problem->keys, &all))
-        return sh_fail(context, SHOAL_INVALID,
-                       "problem: batch x heads x positions overflows 64 bits");
+        return REFUSE(context, "problem: batch x heads x positions overflows 64 bits");
     if (!isfinite(problem->scale))
-        return sh_fail(context, SHOAL_INVALID, "problem.scale is not finite");
+        return REFUSE(context, "problem.scale is not finite");
     if (problem->dtype != SHOAL_FLOAT32 && problem->dtype != SHOAL_FLOAT16 &&
         problem->dtype != SHOAL_BFLOAT16)
-        return sh_fail(context, SHOAL_INVALID,
-                       "problem.dtype is %d: it must be SHOAL_FLOAT32, SHOAL_FLOAT16 or "
-                       "SHOAL_BFLOAT16",
-                       (int)problem->dtype);
+        return REFUSE(context,
+                      "problem.dtype is %d: it must be SHOAL_FLOAT32, SHOAL_FLOAT16 or "
+                      "SHOAL_BFLOAT16",
+                      (int)problem->dtype);
     return SHOAL_OK;
 }
 
@@ -113,18 +111,17 @@ static const char *kinds_with(int masks, char *text, size_t size) {
 static shoal_status refuse_masks(shoal_context *context, const attention_kind *kind,
                                  const char *what) {
     char others[256];
-    return sh_fail(context, SHOAL_INVALID,
-                   "%s cannot honour %s: its queries share the keys that they see; "
-                   "kinds that can: %s",
-                   kind->info.name, what, kinds_with(1, others, sizeof others));
+    return REFUSE(context,
+                  "%s cannot honour %s: its queries share the keys that they see; "
+                  "kinds that can: %s",
+                  kind->info.name, what, kinds_with(1, others, sizeof others));
 }
 
 static shoal_status check_masks(shoal_context *context, const attention_kind *kind,
                                 const shoal_problem *problem) {
     if (!(problem->dropout >= 0 && problem->dropout <= 1))
-        return sh_fail(context, SHOAL_INVALID,
-                       "problem.dropout is %g: it must be from 0 to 1",
-                       (double)problem->dropout);
+        return REFUSE(context, "problem.dropout is %g: it must be from 0 to 1",
+                      (double)problem->dropout);
     if (!kind->info.has_masks && (problem->causal || problem->dropout > 0))
         return refuse_masks(context, kind,
                             problem->causal ? "problem.causal" : "problem.dropout");
@@ -135,13 +132,13 @@ static shoal_status check_over(const shoal_plan *plan) {
     const shoal_problem *problem = &plan->problem;
     char others[256];
     if (!plan->kind->forward_over)
-        return sh_fail(plan->context, SHOAL_INVALID,
-                       "%s cannot be distributed over processes; kinds that can: %s",
-                       plan->kind->info.name, kinds_with(0, others, sizeof others));
+        return REFUSE(plan->context,
+                      "%s cannot be distributed over processes; kinds that can: %s",
+                      plan->kind->info.name, kinds_with(0, others, sizeof others));
     if (problem->causal || problem->dropout > 0 || problem->dtype != SHOAL_FLOAT32)
-        return sh_fail(plan->context, SHOAL_INVALID,
-                       "a problem distributed over processes must be float32, "
-                       "without causal order and dropout");
+        return REFUSE(plan->context,
+                      "a problem distributed over processes must be float32, "
+                      "without causal order and dropout");
     return SHOAL_OK;
 }
 
@@ -166,26 +163,23 @@ static shoal_status fill_strides(shoal_context *context, const char *name, int p
         overflow |= __builtin_add_overflow(reach, span, &reach);
     }
     if (overflow || reach > INT64_MAX / 64)
-        return sh_fail(context, SHOAL_INVALID,
-                       "problem.%s: shape and strides overflow or are negative", name);
+        return REFUSE(context, "problem.%s: shape and strides overflow or are negative",
+                      name);
     return SHOAL_OK;
 }
 
 static shoal_status fill_problem(shoal_context *context, const attention_kind *kind,
                                  shoal_problem *problem) {
-    shoal_status status = check_sizes(context, problem);
-    if (status == SHOAL_OK)
-        status = check_masks(context, kind, problem);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_sizes(context, problem));
+    TRY(check_masks(context, kind, problem));
     if (!problem->kv_heads)
         problem->kv_heads = problem->heads;
     if (problem->scale == 0)
         problem->scale = 1 / sqrtf((float)problem->dim);
     if (kind->info.keys_are_queries &&
         (problem->queries != problem->keys || problem->kv_heads != problem->heads))
-        return sh_fail(
-            context, SHOAL_INVALID,
+        return REFUSE(
+            context,
             "%s needs keys that are the queries: %lld queries of %lld heads do not "
             "fit %lld keys of %lld heads",
             kind->info.name, (long long)problem->queries, (long long)problem->heads,
@@ -200,10 +194,10 @@ static shoal_status fill_problem(shoal_context *context, const attention_kind *k
                   {"k", {B, G, S, problem->dim}, &problem->k},
                   {"v", {B, G, S, problem->value_dim}, &problem->v},
                   {"out", {B, H, N, problem->value_dim}, &problem->out}};
-    for (int i = 0; i < 4 && status == SHOAL_OK; i++)
-        status = fill_strides(context, arrays[i].name, problem->packed, arrays[i].shape,
-                              arrays[i].strides);
-    return status;
+    for (int i = 0; i < 4; i++)
+        TRY(fill_strides(context, arrays[i].name, problem->packed, arrays[i].shape,
+                         arrays[i].strides));
+    return SHOAL_OK;
 }
 
 /* Work and state lie in one block, one after the other. */
@@ -228,14 +222,11 @@ static shoal_status prepare(shoal_context *context, const shoal_problem *problem
     if (context && !context->kernels)
         return SHOAL_INVALID; /* the message says why the context was refused */
     if (!context || !problem || !attention)
-        return sh_fail(context, SHOAL_INVALID, "shoal_plan_create: an argument is NULL");
+        return REFUSE(context, "shoal_plan_create: an argument is NULL");
     if (flags & ~(unsigned)SHOAL_WITH_BACKWARD)
-        return sh_fail(context, SHOAL_INVALID, "shoal_plan_create: unknown flags %#x",
-                       flags);
+        return REFUSE(context, "shoal_plan_create: unknown flags %#x", flags);
     shoal_attention checked = *attention;
-    shoal_status status = sh_attention_check(context, &checked);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_attention_check(context, &checked));
     *made = (shoal_plan){.context = context,
                          .kernels = context->kernels,
                          .problem = *problem,
@@ -244,9 +235,7 @@ static shoal_status prepare(shoal_context *context, const shoal_problem *problem
                          .kind = sh_attention_kind_at((int)attention->kind),
                          .with_backward = (flags & SHOAL_WITH_BACKWARD) != 0,
                          .threads = context->threads};
-    status = fill_problem(context, made->kind, &made->problem);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(fill_problem(context, made->kind, &made->problem));
     made->attention = sh_attention_resolve(&checked, &made->problem);
     if (!over)
         return SHOAL_OK;
@@ -272,12 +261,11 @@ shoal_status shoal_plan_create(shoal_context *context, const shoal_problem *prob
                                const shoal_attention *attention, unsigned flags,
                                shoal_plan **plan) {
     shoal_plan made;
-    if (plan)
-        *plan = NULL;
-    else
-        return sh_fail(context, SHOAL_INVALID, "shoal_plan_create: an argument is NULL");
-    shoal_status status = prepare(context, problem, attention, flags, NULL, &made);
-    return status == SHOAL_OK ? finish(&made, plan) : status;
+    if (!plan)
+        return REFUSE(context, "shoal_plan_create: an argument is NULL");
+    *plan = NULL;
+    TRY(prepare(context, problem, attention, flags, NULL, &made));
+    return finish(&made, plan);
 }
 
 /* ---- Plans over ranks ------------------------------------------------------------- */
@@ -308,7 +296,7 @@ static void fill_agreed(const shoal_plan *made, unsigned flags, int64_t *numbers
    may differ. *most is the largest of those. The result is the same on all ranks. */
 static shoal_status agree(shoal_context *context, shoal_transport *over, int64_t *mine,
                           int64_t count, int64_t *most) {
-    shoal_status status = SHOAL_OK;
+    shoal_status status = (shoal_status)mine[0];
     const int64_t wide = count + 1;
     int64_t *all = sh_allocate(context, sizeof *all * (size_t)(over->ranks * wide));
     if (!all)
@@ -316,19 +304,16 @@ static shoal_status agree(shoal_context *context, shoal_transport *over, int64_t
     if (over->gather(over, wide * (int64_t)sizeof *mine, mine, all) != SHOAL_OK)
         status = sh_fail(context, SHOAL_IO, "rank %d of %d cannot talk to the others: %s",
                          over->rank, over->ranks, over->message);
-    else if (mine[0] != SHOAL_OK) /* the message says why */
-        status = (shoal_status)mine[0];
     for (int p = 0; p < over->ranks && status == SHOAL_OK; p++)
         if (all[p * wide] != SHOAL_OK)
-            status = sh_fail(context, SHOAL_INVALID,
-                             "rank %d of %d refused its part; it knows why", p,
-                             over->ranks);
+            status = REFUSE(context, "rank %d of %d refused its part; it knows why", p,
+                            over->ranks);
     for (int p = 1; p < over->ranks && status == SHOAL_OK; p++)
         if (memcmp(all, all + p * wide, sizeof *all * (size_t)count))
-            status = sh_fail(context, SHOAL_INVALID,
-                             "rank %d has another version, problem or kind of attention "
-                             "than rank 0",
-                             p);
+            status = REFUSE(context,
+                            "rank %d has another version, problem or kind of attention "
+                            "than rank 0",
+                            p);
     for (int p = 0; p < over->ranks && status == SHOAL_OK; p++)
         *most = max(*most, all[p * wide + count]);
     sh_release(context, all);
@@ -346,22 +331,18 @@ shoal_status shoal_plan_create_over(shoal_transport *over, shoal_context *contex
     if (!context || !plan || !over || !over->sum || !over->gather ||
         !over->gather_parts || !over->exchange || over->rank < 0 ||
         over->rank >= over->ranks)
-        return sh_fail(context, SHOAL_INVALID,
-                       "shoal_plan_create_over: an argument or a function of the "
-                       "transport is NULL, or its rank is not below its ranks");
-    shoal_status status = prepare(context, problem, attention, flags, over, &made);
-    agreed[0] = status;
-    if (status == SHOAL_OK) {
+        return REFUSE(context, "shoal_plan_create_over: an argument or a function of the "
+                               "transport is NULL, or its rank is not below its ranks");
+    agreed[0] = prepare(context, problem, attention, flags, over, &made);
+    if (agreed[0] == SHOAL_OK) {
         fill_agreed(&made, flags, agreed);
         agreed[AGREED] = made.problem.keys;
     }
     int64_t most_keys = 0;
-    shoal_status others = agree(context, over, agreed, AGREED, &most_keys);
-    if (others != SHOAL_OK)
-        return others;
+    TRY(agree(context, over, agreed, AGREED, &most_keys));
     made.most_keys = most_keys;
-    agreed[0] = status = finish(&made, plan);
-    others = agree(context, over, agreed, 1, &none);
+    agreed[0] = finish(&made, plan);
+    const shoal_status others = agree(context, over, agreed, 1, &none);
     if (others != SHOAL_OK) {
         shoal_plan_destroy(*plan);
         *plan = NULL;
@@ -399,8 +380,8 @@ const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void *state) {
 shoal_status shoal_plan_picked(const shoal_plan *plan, const void *state,
                                shoal_attention *picked) {
     if (!plan || !picked)
-        return sh_fail(plan ? plan->context : NULL, SHOAL_INVALID,
-                       "shoal_plan_picked: an argument is NULL");
+        return REFUSE(plan ? plan->context : NULL,
+                      "shoal_plan_picked: an argument is NULL");
     *picked = plan->attention;
     if (plan->kind->info.picks)
         *picked = plan->kind->picked(plan, state ? state : plan->state);
@@ -413,9 +394,8 @@ static shoal_status check_lengths(const shoal_plan *plan, const char *name,
                                   const int64_t *lengths, int64_t most) {
     for (int64_t b = 0; lengths && b < plan->problem.batch; b++)
         if (lengths[b] < 0 || lengths[b] > most)
-            return sh_fail(plan->context, SHOAL_INVALID,
-                           "%s[%lld] is %lld: it must be from 0 to %lld", name,
-                           (long long)b, (long long)lengths[b], (long long)most);
+            return REFUSE(plan->context, "%s[%lld] is %lld: it must be from 0 to %lld",
+                          name, (long long)b, (long long)lengths[b], (long long)most);
     return SHOAL_OK;
 }
 
@@ -427,49 +407,43 @@ static int64_t last_position(const shoal_strides *strides) {
 static shoal_status check_offsets(const shoal_plan *plan, const char *name,
                                   const int64_t *offsets, int64_t most, int64_t last) {
     if (!offsets)
-        return sh_fail(plan->context, SHOAL_INVALID, "a packed problem needs inputs.%s",
-                       name);
+        return REFUSE(plan->context, "a packed problem needs inputs.%s", name);
     for (int64_t b = 0; b <= plan->problem.batch; b++) {
         if (offsets[b] < 0 || offsets[b] > last)
-            return sh_fail(plan->context, SHOAL_INVALID, "%s[%lld] is %lld: out of range",
-                           name, (long long)b, (long long)offsets[b]);
+            return REFUSE(plan->context, "%s[%lld] is %lld: out of range", name,
+                          (long long)b, (long long)offsets[b]);
         if (b > 0 && (offsets[b] < offsets[b - 1] || offsets[b] - offsets[b - 1] > most))
-            return sh_fail(
-                plan->context, SHOAL_INVALID,
-                "%s[%lld] .. [%lld] are %lld .. %lld: a sequence has 0 to %lld "
-                "positions",
-                name, (long long)b - 1, (long long)b, (long long)offsets[b - 1],
-                (long long)offsets[b], (long long)most);
+            return REFUSE(plan->context,
+                          "%s[%lld] .. [%lld] are %lld .. %lld: a sequence has 0 to %lld "
+                          "positions",
+                          name, (long long)b - 1, (long long)b, (long long)offsets[b - 1],
+                          (long long)offsets[b], (long long)most);
     }
     return SHOAL_OK;
 }
 
 static shoal_status check_positions(const shoal_plan *plan, const shoal_inputs *inputs) {
     const shoal_problem *problem = &plan->problem;
-    shoal_status status;
     if (!problem->packed) {
         if (inputs->query_offsets || inputs->key_offsets)
-            return sh_fail(plan->context, SHOAL_INVALID,
-                           "offsets are given, but the problem is not packed");
-        status =
-            check_lengths(plan, "query_lengths", inputs->query_lengths, problem->queries);
-        if (status != SHOAL_OK)
-            return status;
+            return REFUSE(plan->context,
+                          "offsets are given, but the problem is not packed");
+        TRY(check_lengths(plan, "query_lengths", inputs->query_lengths,
+                          problem->queries));
         return check_lengths(plan, "key_lengths", inputs->key_lengths, problem->keys);
     }
     if (inputs->query_lengths || inputs->key_lengths)
-        return sh_fail(plan->context, SHOAL_INVALID,
-                       "a packed problem takes offsets, not lengths");
+        return REFUSE(plan->context, "a packed problem takes offsets, not lengths");
     const int64_t last_key = min(last_position(&problem->k), last_position(&problem->v));
     int64_t last_query = min(last_position(&problem->q), last_position(&problem->out));
     if (plan->kind->info.keys_are_queries)
         last_query = min(last_query, last_key);
-    status = check_offsets(plan, "query_offsets", inputs->query_offsets, problem->queries,
-                           last_query);
-    if (status == SHOAL_OK && !plan->kind->info.keys_are_queries)
-        status = check_offsets(plan, "key_offsets", inputs->key_offsets, problem->keys,
+    TRY(check_offsets(plan, "query_offsets", inputs->query_offsets, problem->queries,
+                      last_query));
+    return plan->kind->info.keys_are_queries
+               ? SHOAL_OK
+               : check_offsets(plan, "key_offsets", inputs->key_offsets, problem->keys,
                                last_key);
-    return status;
 }
 
 static int64_t live_queries(const attention_call *call, int64_t b) {
@@ -494,15 +468,15 @@ static shoal_status check_groups(const attention_call *call) {
     if (!groups)
         return SHOAL_OK;
     if (!call->plan->kind->info.has_groups)
-        return sh_fail(call->plan->context, SHOAL_INVALID,
-                       "groups are given, but %s has none", call->plan->kind->info.name);
+        return REFUSE(call->plan->context, "groups are given, but %s has none",
+                      call->plan->kind->info.name);
     for (int64_t head = 0; head < problem->batch * problem->heads; head++) {
         int64_t live = live_queries(call, head / problem->heads);
         for (int64_t i = 0; i < live; i++) {
             int32_t group = groups[head * problem->queries + i];
             if (group < 0 || group >= call->plan->attention.clusters)
-                return sh_fail(
-                    call->plan->context, SHOAL_INVALID,
+                return REFUSE(
+                    call->plan->context,
                     "groups[%lld][%lld][%lld] is %d: a live query's group must be "
                     "from 0 to %d",
                     (long long)(head / problem->heads),
@@ -517,21 +491,21 @@ static shoal_status check_keys_are_queries(const attention_call *call) {
     const shoal_inputs *inputs = call->inputs;
     const shoal_plan *plan = call->plan;
     if (inputs->k && inputs->k != inputs->q)
-        return sh_fail(plan->context, SHOAL_INVALID,
-                       "%s needs keys that are the queries: pass k = NULL (or q itself)",
-                       plan->kind->info.name);
+        return REFUSE(plan->context,
+                      "%s needs keys that are the queries: pass k = NULL (or q itself)",
+                      plan->kind->info.name);
     for (int64_t b = 0; inputs->key_lengths && b < plan->problem.batch; b++)
         if (inputs->key_lengths[b] != live_queries(call, b))
-            return sh_fail(
-                plan->context, SHOAL_INVALID,
+            return REFUSE(
+                plan->context,
                 "%s needs keys that are the queries: key_lengths[%lld] is %lld, the "
                 "queries' length is %lld",
                 plan->kind->info.name, (long long)b, (long long)inputs->key_lengths[b],
                 (long long)live_queries(call, b));
     for (int64_t b = 0; inputs->key_offsets && b <= plan->problem.batch; b++)
         if (inputs->key_offsets[b] != inputs->query_offsets[b])
-            return sh_fail(
-                plan->context, SHOAL_INVALID,
+            return REFUSE(
+                plan->context,
                 "%s needs keys that are the queries: key_offsets[%lld] is %lld, "
                 "query_offsets[%lld] is %lld; pass key_offsets = NULL",
                 plan->kind->info.name, (long long)b, (long long)inputs->key_offsets[b],
@@ -561,8 +535,8 @@ static shoal_status check_pairs(const shoal_plan *plan, const char *name,
                                      __builtin_add_overflow(reach, span, &reach);
     }
     if (overflow || reach > INT64_MAX / 64)
-        return sh_fail(plan->context, SHOAL_INVALID,
-                       "%s: shape and strides overflow or are negative", name);
+        return REFUSE(plan->context, "%s: shape and strides overflow or are negative",
+                      name);
     return SHOAL_OK;
 }
 
@@ -580,32 +554,27 @@ shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
     if (!plan)
         return SHOAL_INVALID;
     if (!inputs)
-        return sh_fail(plan->context, SHOAL_INVALID, "inputs is NULL");
+        return REFUSE(plan->context, "inputs is NULL");
     const shoal_problem *problem = &plan->problem;
     int64_t heads = problem->batch * problem->heads;
     *now = (attention_call){.plan = plan, .inputs = inputs};
     now->state = inputs->state ? inputs->state : plan->state;
     if ((uintptr_t)now->state % CACHE_LINE)
-        return sh_fail(plan->context, SHOAL_INVALID,
-                       "inputs.state is not aligned to %d bytes", CACHE_LINE);
+        return REFUSE(plan->context, "inputs.state is not aligned to %d bytes",
+                      CACHE_LINE);
     if (heads * problem->queries > 0 && !inputs->q)
-        return sh_fail(plan->context, SHOAL_INVALID, "inputs.q is NULL");
+        return REFUSE(plan->context, "inputs.q is NULL");
     if (heads * problem->keys > 0 &&
         (!inputs->v || (!inputs->k && !plan->kind->info.keys_are_queries)))
-        return sh_fail(plan->context, SHOAL_INVALID, "inputs.k or inputs.v is NULL");
-    shoal_status status = check_positions(plan, inputs);
-    if (status == SHOAL_OK && plan->kind->info.keys_are_queries)
-        status = check_keys_are_queries(now);
-    if (status == SHOAL_OK)
-        status = check_groups(now);
-    if (status == SHOAL_OK)
-        status = check_pairs(plan, "inputs.bias", inputs->bias, &inputs->bias_strides);
-    if (status == SHOAL_OK)
-        status = check_pairs(plan, "inputs.mask", inputs->mask, &inputs->mask_strides);
-    if (status == SHOAL_OK)
-        status = check_key_bias(plan, "inputs.key_bias", inputs->key_bias,
-                                inputs->key_bias_strides);
-    return status;
+        return REFUSE(plan->context, "inputs.k or inputs.v is NULL");
+    TRY(check_positions(plan, inputs));
+    if (plan->kind->info.keys_are_queries)
+        TRY(check_keys_are_queries(now));
+    TRY(check_groups(now));
+    TRY(check_pairs(plan, "inputs.bias", inputs->bias, &inputs->bias_strides));
+    TRY(check_pairs(plan, "inputs.mask", inputs->mask, &inputs->mask_strides));
+    return check_key_bias(plan, "inputs.key_bias", inputs->key_bias,
+                          inputs->key_bias_strides);
 }
 
 /* ---- One call: its heads ----------------------------------------------------------- */
@@ -707,8 +676,8 @@ static shoal_status check_over_call(const attention_call *now) {
     const shoal_gradients *gradients = now->gradients;
     if (inputs->key_bias || inputs->bias || inputs->mask ||
         (gradients && (gradients->dbias || gradients->dkey_bias)))
-        return sh_fail(now->plan->context, SHOAL_INVALID,
-                       "a call distributed over processes cannot have biases or masks");
+        return REFUSE(now->plan->context,
+                      "a call distributed over processes cannot have biases or masks");
     return SHOAL_OK;
 }
 
@@ -716,7 +685,7 @@ static shoal_status check_out(const attention_call *now, const void *out,
                               const char *name) {
     const shoal_problem *problem = &now->plan->problem;
     if (!out && problem->batch * problem->heads * problem->queries > 0)
-        return sh_fail(now->plan->context, SHOAL_INVALID, "%s is NULL", name);
+        return REFUSE(now->plan->context, "%s is NULL", name);
     return SHOAL_OK;
 }
 
@@ -742,25 +711,19 @@ static shoal_status check_gradients(attention_call *now,
                                     const shoal_gradients *gradients) {
     const shoal_plan *plan = now->plan;
     if (!plan->with_backward)
-        return sh_fail(plan->context, SHOAL_INVALID,
-                       "shoal_backward: the plan was made without SHOAL_WITH_BACKWARD");
+        return REFUSE(plan->context,
+                      "shoal_backward: the plan was made without SHOAL_WITH_BACKWARD");
     if (now->state == plan->state && !plan->state_is_filled)
-        return sh_fail(
-            plan->context, SHOAL_INVALID,
-            "shoal_backward: there was no shoal_forward into the plan's state");
+        return REFUSE(plan->context,
+                      "shoal_backward: there was no shoal_forward into the plan's state");
     if (!gradients)
-        return sh_fail(plan->context, SHOAL_INVALID, "shoal_backward: gradients is NULL");
-    shoal_status status = check_out(now, gradients->out, "shoal_backward: gradients.out");
-    if (status == SHOAL_OK)
-        status = check_out(now, gradients->dout, "shoal_backward: gradients.dout");
-    if (status == SHOAL_OK)
-        status = check_pairs(plan, "gradients.dbias", gradients->dbias,
-                             &(shoal_pair_strides){0});
-    if (status == SHOAL_OK)
-        status = check_key_bias(plan, "gradients.dkey_bias", gradients->dkey_bias,
-                                (shoal_strides){0});
+        return REFUSE(plan->context, "shoal_backward: gradients is NULL");
     now->gradients = gradients;
-    return status;
+    TRY(check_out(now, gradients->out, "shoal_backward: gradients.out"));
+    TRY(check_out(now, gradients->dout, "shoal_backward: gradients.dout"));
+    TRY(check_pairs(plan, "gradients.dbias", gradients->dbias, &(shoal_pair_strides){0}));
+    return check_key_bias(plan, "gradients.dkey_bias", gradients->dkey_bias,
+                          (shoal_strides){0});
 }
 
 shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inputs,
@@ -792,13 +755,9 @@ shoal_status shoal_attend(shoal_context *context, const char *kind,
                           void *out) {
     shoal_attention attention;
     shoal_plan *plan;
-    shoal_status status = shoal_attention_parse(context, kind, &attention);
-    if (status != SHOAL_OK)
-        return status;
-    status = shoal_plan_create(context, problem, &attention, 0, &plan);
-    if (status != SHOAL_OK)
-        return status;
-    status = shoal_forward(plan, inputs, out);
+    TRY(shoal_attention_parse(context, kind, &attention));
+    TRY(shoal_plan_create(context, problem, &attention, 0, &plan));
+    const shoal_status status = shoal_forward(plan, inputs, out);
     shoal_plan_destroy(plan);
     return status;
 }

@@ -8,6 +8,9 @@
 #include "base/parallel.h"
 #include "kernels/kernels.h"
 
+/* A status of SHOAL_INVALID with a message, printf style. */
+#define REFUSE(context, ...) sh_fail(context, SHOAL_INVALID, __VA_ARGS__)
+
 /* The one list of kinds: SHOAL_FULL is described by sh_full_kind, at the end of the file
    that has the kind. */
 #define SHOAL_KINDS(KIND)                                                                \

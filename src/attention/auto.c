@@ -35,17 +35,6 @@ typedef struct error_check {
 
 static const double even_part = 0.5;
 
-static void place_check(error_check *check, const shoal_plan *plan, block_layout *work) {
-    const int64_t heads = plan->problem.batch * plan->problem.heads;
-    const int64_t wanted = ceil_divide(CHECK_SAMPLES, max(1, heads));
-    check->marks = max(CHECK_LEAST, min(wanted, CHECK_MOST));
-    check->approximated = reserve_floats(work, heads, plan->problem.queries);
-    check->errors =
-        sh_reserve(work, sh_mul_checked(heads, check->marks), sizeof *check->errors);
-    check->lengths = sh_reserve(work, heads, sizeof *check->lengths);
-    check->dense = sh_dense_place_threads(plan, work);
-}
-
 /* Queries in order, each as wide as its probability; one mark in each of `marks` equal
    parts, at random. Finds the queries of marks first .. first + count - 1. */
 typedef struct {
@@ -82,16 +71,6 @@ static void draw(const attention_call *call, const head_view *view, int64_t firs
     }
 }
 
-static void attend_exactly(const dense_keys *keys, const head_view *view,
-                           const drawn_marks *drawn, query_panel *panel, float *scores) {
-    sh_dense_start(keys, panel, view->q);
-    keys->kernels->pack(view->q.data, view->q.stride, drawn->queries, panel->count,
-                        panel->width, keys->dim, keys->scale, panel->queries);
-    for (int64_t key = 0; key < view->keys; key += KEY_BLOCK)
-        sh_dense_stream(keys, key, min(key + KEY_BLOCK, view->keys), panel, scores, NULL,
-                        NULL);
-}
-
 static double squared_error(const query_panel *panel, int s, const float *out, int dim) {
     double sum = 0;
     for (int d = 0; d < dim; d++) {
@@ -99,15 +78,6 @@ static double squared_error(const query_panel *panel, int s, const float *out, i
                              (double)panel->sum[s];
         sum += ((double)out[d] - right) * ((double)out[d] - right);
     }
-    return sum;
-}
-
-static double squared_length(row_view out, int64_t rows, int64_t dim) {
-    double sum = 0;
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t d = 0; d < dim; d++)
-            sum += (double)out.data[i * out.stride + d] *
-                   (double)out.data[i * out.stride + d];
     return sum;
 }
 
@@ -128,8 +98,14 @@ static void check_task(void *shared, int64_t task, int thread) {
     const row_view out = view.out;
     double *errors = check->errors + unit * check->marks + first;
     const int dim = (int)problem->value_dim;
-    if (first == 0)
-        check->lengths[unit] = squared_length(out, view.queries, dim);
+    if (first == 0) {
+        double sum = 0;
+        for (int64_t i = 0; i < view.queries; i++)
+            for (int64_t d = 0; d < dim; d++)
+                sum += (double)out.data[i * out.stride + d] *
+                       (double)out.data[i * out.stride + d];
+        check->lengths[unit] = sum;
+    }
     memset(errors, 0, sizeof *errors * (size_t)count);
     const score_masks masks = sh_masks_of(call, &view);
     if (view.queries == 0 || sh_masks_seen(&masks, view.keys) == 0)
@@ -144,7 +120,12 @@ static void check_task(void *shared, int64_t task, int thread) {
     panel->first = 0;
     panel->count = (int)count;
     panel->width = panel_width(call->plan->kernels, (int)count);
-    attend_exactly(&keys, &view, &drawn, panel, scratch->scores);
+    sh_dense_start(&keys, panel, view.q);
+    keys.kernels->pack(view.q.data, view.q.stride, drawn.queries, panel->count,
+                       panel->width, keys.dim, keys.scale, panel->queries);
+    for (int64_t key = 0; key < view.keys; key += KEY_BLOCK)
+        sh_dense_stream(&keys, key, min(key + KEY_BLOCK, view.keys), panel,
+                        scratch->scores, NULL, NULL);
     for (int64_t s = 0; s < count; s++)
         errors[s] =
             drawn.weights[s] *
@@ -299,8 +280,16 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     plan->work = own;
     own = own ? own : &measured;
     own->first = first_choice(plan);
-    if (own->first != FULL_CHOICE && plan->attention.tolerance > 0)
-        place_check(&own->check, plan, work);
+    if (own->first != FULL_CHOICE && plan->attention.tolerance > 0) {
+        const int64_t heads = plan->problem.batch * plan->problem.heads;
+        const int64_t wanted = ceil_divide(CHECK_SAMPLES, max(1, heads));
+        own->check.marks = max(CHECK_LEAST, min(wanted, CHECK_MOST));
+        own->check.approximated = reserve_floats(work, heads, plan->problem.queries);
+        own->check.errors = sh_reserve(work, sh_mul_checked(heads, own->check.marks),
+                                       sizeof *own->check.errors);
+        own->check.lengths = sh_reserve(work, heads, sizeof *own->check.lengths);
+        own->check.dense = sh_dense_place_threads(plan, work);
+    }
     auto_state *picked = sh_reserve(state, 1, sizeof *picked);
     if (picked)
         *picked = (auto_state){plan->attention.tolerance > 0 ? FULL_CHOICE : own->first};
@@ -420,9 +409,7 @@ static shoal_status time_sides(side sides[2], const shoal_inputs *inputs, float 
     for (int turn = 0; turn < 2 * REPEATS; turn++) {
         side *now = &sides[turn % 2];
         const double begun = sh_seconds();
-        const shoal_status status = shoal_forward(now->plan, inputs, out);
-        if (status != SHOAL_OK)
-            return status;
+        TRY(shoal_forward(now->plan, inputs, out));
         now->best = fmin(now->best, sh_seconds() - begun);
     }
     return SHOAL_OK;
@@ -430,8 +417,8 @@ static shoal_status time_sides(side sides[2], const shoal_inputs *inputs, float 
 
 shoal_status shoal_measure_crossover(shoal_context *context) {
     if (!context || !context->kernels)
-        return sh_fail(context, SHOAL_INVALID,
-                       "shoal_measure_crossover: the context is NULL or was refused");
+        return REFUSE(context,
+                      "shoal_measure_crossover: the context is NULL or was refused");
     const shoal_problem problem = {.batch = 1,
                                    .heads = HEADS,
                                    .queries = LENGTH,

@@ -344,36 +344,9 @@ void sh_clustered_centre(clustered_head *head) {
                 (float)(head->slot->sums[d] / (double)max(1, head->slot->members[j]));
 }
 
-static topk_lists lists_of(const clustered_head *head, const clustered_thread *own,
-                           int p) {
-    const int64_t lane = (int64_t)p * head->keys.kernels->panel;
-    const int32_t k = head->work->topk;
-    return (topk_lists){head->keys.kernels, k, own->candidates + lane * topk_capacity(k),
-                        own->counts + lane, own->floor + lane};
-}
-
 static void collect(void *context, const query_panel *panel, float *scores, int count,
                     int64_t first) {
     sh_topk_collect(context, scores, panel->count, panel->width, count, first);
-}
-
-/* What a chunk of keys gave one panel of centroids: softmax, values and best keys. */
-static void keep_panel(const clustered_head *head, int64_t chunk,
-                       const query_panel *panel, const topk_lists *lists) {
-    const clustered_slot *slot = head->slot;
-    const int64_t k = head->work->topk, Dv = head->keys.value_dim;
-    const int64_t at = chunk * slot->sorted.clusters + panel->first;
-    const softmax_parts *parts = &slot->parts;
-    memcpy(parts->largest + at, panel->largest, (size_t)panel->count * sizeof(float));
-    memcpy(parts->sum + at, panel->sum, (size_t)panel->count * sizeof(float));
-    head->keys.kernels->unpack(panel->outputs, panel->count, panel->width, (int)Dv, NULL,
-                               NULL, 0, parts->values + at * Dv, Dv, NULL);
-    for (int i = 0; i < panel->count && head->work->has_top; i++) {
-        uint64_t *list = topk_list(lists, i);
-        int32_t count = sh_topk_cut(list, lists->counts[i], (int32_t)k);
-        parts->counts[at + i] = count;
-        memcpy(parts->keys + (at + i) * k, list, (size_t)count * sizeof *list);
-    }
 }
 
 static int64_t centroids_per_task(const clustered_head *head) {
@@ -404,10 +377,17 @@ static void attend_task(void *shared, int64_t task, int thread) {
     const int64_t end = min(start + head->chunk_keys, head->view.keys);
     const int panels =
         sh_dense_cut(own->dense, head->keys.kernels, first, min(first + run, used));
+    const softmax_parts *parts = &head->slot->parts;
+    const int Dv = head->keys.value_dim;
+    const int32_t k = head->work->topk;
     topk_lists lists[PANELS] = {0};
     for (int p = 0; p < panels; p++) {
-        if (head->work->has_top)
-            lists[p] = lists_of(head, own, p);
+        if (head->work->has_top) {
+            const int64_t lane = (int64_t)p * head->keys.kernels->panel;
+            lists[p] = (topk_lists){head->keys.kernels, k,
+                                    own->candidates + lane * topk_capacity(k),
+                                    own->counts + lane, own->floor + lane};
+        }
         start_panel(head, &own->dense->panels[p], &lists[p]);
     }
     for (int64_t key = start; key < end; key += KEY_BLOCK)
@@ -415,8 +395,21 @@ static void attend_task(void *shared, int64_t task, int thread) {
             sh_dense_stream(&head->keys, key, min(key + KEY_BLOCK, end),
                             &own->dense->panels[p], own->dense->scores,
                             head->work->has_top ? collect : NULL, &lists[p]);
-    for (int p = 0; p < panels; p++)
-        keep_panel(head, chunk, &own->dense->panels[p], &lists[p]);
+    for (int p = 0; p < panels; p++) {
+        /* What the chunk gave the panel: softmax, values and best keys. */
+        const query_panel *panel = &own->dense->panels[p];
+        const int64_t at = chunk * head->slot->sorted.clusters + panel->first;
+        memcpy(parts->largest + at, panel->largest, (size_t)panel->count * sizeof(float));
+        memcpy(parts->sum + at, panel->sum, (size_t)panel->count * sizeof(float));
+        head->keys.kernels->unpack(panel->outputs, panel->count, panel->width, Dv, NULL,
+                                   NULL, 0, parts->values + at * Dv, Dv, NULL);
+        for (int i = 0; i < panel->count && head->work->has_top; i++) {
+            uint64_t *list = topk_list(&lists[p], i);
+            const int32_t count = sh_topk_cut(list, lists[p].counts[i], k);
+            parts->counts[at + i] = count;
+            memcpy(parts->keys + (at + i) * k, list, (size_t)count * sizeof *list);
+        }
+    }
 }
 
 /* A task reads its keys once for all its panels. Threads share out chunks of keys, and
@@ -489,36 +482,6 @@ static void name_top(const clustered_head *head, int64_t j, clustered_thread *ow
         keys[i] = candidate_key(list[i]);
 }
 
-/* The top keys' weights are taken out of what the group shares and make its mass. */
-static void take_top(const clustered_head *head, int64_t j, clustered_thread *own) {
-    const int64_t Dv = head->keys.value_dim;
-    const row_view v = head->top_v;
-    const int32_t *rows = head->top_places + j * head->call->plan->attention.topk;
-    const uint64_t *list = head->slot->parts.keys + j * head->work->topk;
-    const int32_t count = head->slot->parts.counts[j];
-    float *shared = head->state.shared + j * Dv;
-    prefetch_rows(v.data, v.stride, rows, count, Dv);
-    double mass = 0;
-    for (int32_t i = 0; i < count; i++) {
-        own->weights[i] = expf(candidate_score(list[i]) - head->state.largest[j]) *
-                          head->state.inverse[j];
-        mass += (double)own->weights[i];
-    }
-    head->keys.kernels->sum_rows(v.data, v.stride, rows, own->weights, count, (int)Dv,
-                                 own->top_sum);
-    for (int64_t d = 0; d < Dv; d++)
-        shared[d] -= own->top_sum[d];
-    /* While there are other keys the mass is below 1, even where rounding made it 1. */
-    head->state.mass[j] = (float)mass;
-    if (head->state.mass[j] >= 1)
-        head->state.mass[j] = 1 - FLT_EPSILON / 2;
-    if (count < head->seen)
-        return;
-    /* All keys are top keys: nothing is left to share, exactly. */
-    head->state.mass[j] = 1;
-    memset(shared, 0, (size_t)Dv * sizeof *shared);
-}
-
 static void share_cluster(const clustered_head *head, int64_t j, clustered_thread *own) {
     if (head->slot->members[j] == 0)
         return;
@@ -531,8 +494,34 @@ static void share_cluster(const clustered_head *head, int64_t j, clustered_threa
         shared[d] = hidden ? 0 : values[d] / sum;
     head->state.largest[j] = head->slot->parts.largest[j];
     head->state.inverse[j] = hidden ? 0 : 1 / sum;
-    if (head->work->has_top)
-        take_top(head, j, own);
+    if (head->work->has_top) {
+        /* The top keys' weights are taken out of what the group shares and make its
+           mass. */
+        const row_view v = head->top_v;
+        const int32_t *rows = head->top_places + j * head->call->plan->attention.topk;
+        const uint64_t *list = head->slot->parts.keys + j * head->work->topk;
+        const int32_t count = head->slot->parts.counts[j];
+        prefetch_rows(v.data, v.stride, rows, count, Dv);
+        double mass = 0;
+        for (int32_t i = 0; i < count; i++) {
+            own->weights[i] = expf(candidate_score(list[i]) - head->state.largest[j]) *
+                              head->state.inverse[j];
+            mass += (double)own->weights[i];
+        }
+        head->keys.kernels->sum_rows(v.data, v.stride, rows, own->weights, count, (int)Dv,
+                                     own->top_sum);
+        for (int64_t d = 0; d < Dv; d++)
+            shared[d] -= own->top_sum[d];
+        /* While there are other keys the mass is below 1, even where rounding made it 1. */
+        head->state.mass[j] = (float)mass;
+        if (head->state.mass[j] >= 1)
+            head->state.mass[j] = 1 - FLT_EPSILON / 2;
+        if (count < head->seen)
+            return;
+        /* All keys are top keys: nothing is left to share, exactly. */
+        head->state.mass[j] = 1;
+        memset(shared, 0, (size_t)Dv * sizeof *shared);
+    }
 }
 
 void sh_clustered_name_top(clustered_head *head, team workers) {
@@ -650,17 +639,6 @@ static void improve_members(const clustered_head *head, int64_t j, int64_t first
     }
 }
 
-/* The next group's top keys and values lie anywhere: ask for them in time. */
-static void prefetch_top(const clustered_head *head, int64_t j) {
-    const int32_t *rows = head->top_places + j * head->call->plan->attention.topk;
-    int64_t count = 0;
-    while (count < head->work->topk && rows[count] >= 0)
-        count++;
-    prefetch_rows(head->top_k.data, head->top_k.stride, rows, count, head->keys.dim);
-    prefetch_rows(head->top_v.data, head->top_v.stride, rows, count,
-                  head->keys.value_dim);
-}
-
 static void improve_task(void *shared, int64_t task, int thread) {
     const clustered_head *head = shared;
     const int32_t *offsets = head->slot->sorted.offsets;
@@ -670,8 +648,18 @@ static void improve_task(void *shared, int64_t task, int thread) {
         int64_t end = min(offsets[j + 1], last);
         if (end <= at)
             continue;
-        if (end < last)
-            prefetch_top(head, j + 1);
+        if (end < last) {
+            /* The next group's top keys and values lie anywhere: prefetch them. */
+            const int32_t *rows = head->top_places +
+                                  (j + 1) * head->call->plan->attention.topk;
+            int64_t count = 0;
+            while (count < head->work->topk && rows[count] >= 0)
+                count++;
+            prefetch_rows(head->top_k.data, head->top_k.stride, rows, count,
+                          head->keys.dim);
+            prefetch_rows(head->top_v.data, head->top_v.stride, rows, count,
+                          head->keys.value_dim);
+        }
         if (clustered_is_alone(head, j))
             copy_shared(head, head->slot->sorted.order[at]);
         else if (clustered_sees_nothing(head, j))

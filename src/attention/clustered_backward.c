@@ -203,29 +203,6 @@ static void others_backward(const clustered_head *head, int64_t j, float delta,
     }
 }
 
-/* Groups share keys, so they add to them one after another, in order. */
-static void scatter_top(const clustered_head *head, int64_t j, int k, float gradient,
-                        clustered_thread *own) {
-    const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
-    sh_await_turn(head->slot->scatter_turn, (int)j);
-    scatter_rows(head->dk, keys, k, own->grad_top_keys, head->keys.dim);
-    scatter_rows(head->dv, keys, k, own->grad_top_values, head->keys.value_dim);
-    if (head->keys.masks)
-        scatter_rows((row_view){head->masks.dkey_bias, 1}, keys, k, own->grad_top_bias,
-                     1);
-    if (has_others_alone(head, j))
-        others_backward(head, j, gradient, own);
-    sh_pass_turn(head->slot->scatter_turn, (int)j);
-}
-
-/* The softmax that the dense pass sees. A group without members has no weight in it, nor
-   one whose softmax was over its other keys alone: others_backward is its pass. */
-static void leave_to_dense(const clustered_head *head, int64_t j, int members) {
-    const bool seen = members && !has_others_alone(head, j);
-    head->slot->dense_largest[j] = seen ? head->state.largest[j] : members ? FLT_MAX : 0;
-    head->slot->dense_inverse[j] = seen ? head->state.inverse[j] : 0;
-}
-
 static bool has_top(const clustered_head *head, int64_t j) {
     return head->work->has_top && head->slot->members[j] > 1 &&
            !clustered_sees_nothing(head, j);
@@ -279,7 +256,13 @@ static void start_dense(const clustered_head *head, int64_t j) {
     const int Dv = head->keys.value_dim, dim = head->keys.dim;
     memset(head->slot->grad_centroids + j * dim, 0, sizeof(float) * (size_t)dim);
     head->slot->delta[j] = 0;
-    leave_to_dense(head, j, head->slot->members[j]);
+    /* The softmax that the dense pass sees. A group without members has no weight in it,
+       nor one whose softmax was over its other keys alone: others_backward is its pass. */
+    const bool seen = head->slot->members[j] && !has_others_alone(head, j);
+    head->slot->dense_largest[j] = seen                     ? head->state.largest[j]
+                                   : head->slot->members[j] ? FLT_MAX
+                                                            : 0;
+    head->slot->dense_inverse[j] = seen ? head->state.inverse[j] : 0;
     if (head->slot->members[j] > 0 && !(has_top(head, j) && head->work->per_query))
         head->slot->delta[j] = ordered_dot(head->slot->grad_shared + j * Dv,
                                            head->state.shared + j * Dv, Dv);
@@ -305,7 +288,17 @@ static void group_task(void *shared, int64_t j, int thread) {
                             (float)gradient;
     if (!has_others_alone(head, j))
         correct_top(head, j, k, (float)gradient, own);
-    scatter_top(head, j, k, (float)gradient, own);
+    /* Groups share keys, so they add to them one after another, in order. */
+    const int32_t *keys = head->state.top_keys + j * head->call->plan->attention.topk;
+    sh_await_turn(head->slot->scatter_turn, (int)j);
+    scatter_rows(head->dk, keys, k, own->grad_top_keys, head->keys.dim);
+    scatter_rows(head->dv, keys, k, own->grad_top_values, head->keys.value_dim);
+    if (head->keys.masks)
+        scatter_rows((row_view){head->masks.dkey_bias, 1}, keys, k, own->grad_top_bias,
+                     1);
+    if (has_others_alone(head, j))
+        others_backward(head, j, (float)gradient, own);
+    sh_pass_turn(head->slot->scatter_turn, (int)j);
 }
 
 /* ---- Groups whose members and keys are on several ranks --------------------------- */
@@ -341,26 +334,6 @@ void sh_clustered_backward_parts(clustered_head *head, team workers) {
     sh_team_run(workers, head->slot->sorted.used, part_task, head);
 }
 
-/* Corrects, as correct_top does, what the dense pass will add for one of the top keys:
-   adds to its dk and dv and to the centroid's gradient. */
-static void correct_key(const clustered_head *head, int64_t j, int64_t l,
-                        float gradient) {
-    const int dim = head->keys.dim, Dv = head->keys.value_dim;
-    const float *centroid = head->state.centroids + j * dim;
-    const float *grad_shared = head->slot->grad_shared + j * Dv;
-    const float *key = head->view.k.data + l * head->view.k.stride;
-    const float *value = head->view.v.data + l * head->view.v.stride;
-    const float score = head->keys.scale * ordered_dot(centroid, key, dim);
-    const float weight = expf(score - head->state.largest[j]) * head->state.inverse[j];
-    const float wrong = weight * (gradient - ordered_dot(grad_shared, value, Dv)) *
-                        head->keys.scale;
-    add_scaled(head->slot->grad_centroids + j * dim, wrong, key, dim);
-    if (head->dk.data)
-        add_scaled(head->dk.data + l * head->dk.stride, wrong, centroid, dim);
-    if (head->dv.data)
-        add_scaled(head->dv.data + l * head->dv.stride, -weight, grad_shared, Dv);
-}
-
 void sh_clustered_backward_correct(clustered_head *head) {
     const int64_t wide = head->call->plan->attention.topk;
     for (int64_t j = 0; j < head->slot->sorted.used; j++) {
@@ -374,8 +347,27 @@ void sh_clustered_backward_correct(clustered_head *head) {
             others_backward(head, j, gradient, head->work->threads);
         for (int64_t i = 0; i < wide && !has_others_alone(head, j); i++) {
             const int64_t l = head->state.top_keys[j * wide + i] - head->first_key;
-            if (l >= 0 && l < head->view.keys)
-                correct_key(head, j, l, gradient);
+            if (l >= 0 && l < head->view.keys) {
+                /* Corrects, as correct_top does, what the dense pass will add for one of
+                   the top keys: adds to its dk and dv and to the centroid's gradient. */
+                const int dim = head->keys.dim, Dv = head->keys.value_dim;
+                const float *centroid = head->state.centroids + j * dim;
+                const float *grad_shared = head->slot->grad_shared + j * Dv;
+                const float *key = head->view.k.data + l * head->view.k.stride;
+                const float *value = head->view.v.data + l * head->view.v.stride;
+                const float score = head->keys.scale * ordered_dot(centroid, key, dim);
+                const float weight = expf(score - head->state.largest[j]) *
+                                     head->state.inverse[j];
+                const float wrong = weight *
+                                    (gradient - ordered_dot(grad_shared, value, Dv)) *
+                                    head->keys.scale;
+                add_scaled(head->slot->grad_centroids + j * dim, wrong, key, dim);
+                if (head->dk.data)
+                    add_scaled(head->dk.data + l * head->dk.stride, wrong, centroid, dim);
+                if (head->dv.data)
+                    add_scaled(head->dv.data + l * head->dv.stride, -weight, grad_shared,
+                               Dv);
+            }
         }
     }
 }
@@ -424,14 +416,6 @@ void sh_clustered_backward_members(clustered_head *head, team workers) {
                     head);
 }
 
-static void backward_head(clustered_head *head, team workers) {
-    sh_clustered_sort(head);
-    atomic_init(head->slot->scatter_turn, 0);
-    sh_team_run(workers, head->slot->sorted.used, group_task, head);
-    sh_clustered_backward_dense(head, workers);
-    sh_clustered_backward_members(head, workers);
-}
-
 /* One key/value head, with the query heads that share it. */
 void sh_clustered_backward(const attention_call *call, int64_t unit, int slot,
                            team workers) {
@@ -445,7 +429,12 @@ void sh_clustered_backward(const attention_call *call, int64_t unit, int slot,
         head.dv = own.dv;
         sh_clear_rows(head.view.dq, S > 0 ? n : 0, head.view.query_rows,
                       call->plan->problem.dim);
-        if (n > 0 && S > 0)
-            backward_head(&head, workers);
+        if (n > 0 && S > 0) {
+            sh_clustered_sort(&head);
+            atomic_init(head.slot->scatter_turn, 0);
+            sh_team_run(workers, head.slot->sorted.used, group_task, &head);
+            sh_clustered_backward_dense(&head, workers);
+            sh_clustered_backward_members(&head, workers);
+        }
     }
 }

@@ -177,7 +177,9 @@ void sh_dense_invert(const dense_keys *keys, query_panel *panel) {
     }
 }
 
-void sh_dense_write(const dense_keys *keys, query_panel *panel, row_view out) {
+void sh_dense_write(const dense_keys *keys, query_panel *panel, row_view out,
+                    float *largest, float *inverse) {
+    const size_t size = (size_t)panel->count * sizeof(float);
     const int is_half = keys->dtype != SHOAL_FLOAT32;
     row_view to = {panel->rows, keys->value_dim};
     if (!is_half)
@@ -188,18 +190,10 @@ void sh_dense_write(const dense_keys *keys, query_panel *panel, row_view out) {
         sh_narrow_rows(keys->kernels, panel->rows,
                        half_rows_of(out, keys->value_dim, keys->dtype), panel->first,
                        panel->count);
-}
-
-/* Divides by the softmax's sum and writes the rows; keeps what backward needs. */
-static void finish_panel(const dense_forward_job *job, query_panel *panel) {
-    sh_dense_invert(&job->keys, panel);
-    sh_dense_write(&job->keys, panel, job->out);
-    if (!job->largest)
+    if (!largest)
         return;
-    memcpy(job->largest + panel->first, panel->largest,
-           (size_t)panel->count * sizeof(float));
-    memcpy(job->inverse + panel->first, panel->inverse,
-           (size_t)panel->count * sizeof(float));
+    memcpy(largest + panel->first, panel->largest, size);
+    memcpy(inverse + panel->first, panel->inverse, size);
 }
 
 dense_keys sh_dense_widen(const dense_keys *keys, int64_t first, int64_t last, float *k,
@@ -235,8 +229,11 @@ void sh_dense_forward(const dense_forward_job *job, int64_t first, int64_t last,
             sh_dense_stream(is_half ? &some : &job->keys, key, next, &scratch->panels[p],
                             scratch->scores, job->on_scores, job->context);
     }
-    for (int p = 0; p < panels; p++)
-        finish_panel(job, &scratch->panels[p]);
+    for (int p = 0; p < panels; p++) {
+        sh_dense_invert(&job->keys, &scratch->panels[p]);
+        sh_dense_write(&job->keys, &scratch->panels[p], job->out, job->largest,
+                       job->inverse);
+    }
 }
 
 /* ---- Backward --------------------------------------------------------------------- */
@@ -278,64 +275,57 @@ void sh_dense_backward_start(const dense_backward_job *job, query_panel *panel) 
     }
 }
 
-/* One block of keys for one panel: five products around one softmax. */
-static void backward_block(const dense_backward_job *job, int64_t first, int count,
-                           query_panel *panel, float *scores, float *slopes) {
+void sh_dense_backward_panel(const dense_backward_job *job, int64_t first, int64_t last,
+                             query_panel *panel, dense_scratch *scratch) {
     const dense_keys *keys = &job->keys;
     const kernel_table *kernels = keys->kernels;
     const row_view dk = job->dk, dv = job->dv, x = job->x, dout = job->dout;
-    const float *k = keys->k.data + first * keys->k.stride;
-    const float *v = keys->v.data + first * keys->v.stride;
+    float *scores = scratch->scores, *slopes = scratch->slopes;
     const int width = panel->width;
-    const score_block now = block_of(keys, panel, first, count);
-    score_rows(keys, &now, panel->queries, keys->dim, k, keys->k.stride, 0,
-               2 * SCORE_PARTS, scores);
-    score_rows(keys, &now, panel->grad_out, keys->value_dim, v, keys->v.stride,
-               SCORE_PARTS, 2 * SCORE_PARTS, slopes);
-    if (keys->masks) {
-        sh_masks_apply(keys->masks, &now, scores);
-        sh_masks_drop(keys->masks, &now, slopes);
+    last = end_of(keys, panel, last);
+    for (int64_t key = first; key < last; key += KEY_BLOCK) {
+        /* One block of keys for one panel: five products around one softmax. */
+        const int count = (int)min(KEY_BLOCK, last - key);
+        const float *k = keys->k.data + key * keys->k.stride;
+        const float *v = keys->v.data + key * keys->v.stride;
+        const score_block now = block_of(keys, panel, key, count);
+        score_rows(keys, &now, panel->queries, keys->dim, k, keys->k.stride, 0,
+                   2 * SCORE_PARTS, scores);
+        score_rows(keys, &now, panel->grad_out, keys->value_dim, v, keys->v.stride,
+                   SCORE_PARTS, 2 * SCORE_PARTS, slopes);
+        if (keys->masks) {
+            sh_masks_apply(keys->masks, &now, scores);
+            sh_masks_drop(keys->masks, &now, slopes);
+        }
+        if (job->on_scores)
+            job->on_scores(job->context, panel, scores, count, key);
+        kernels->softmax_slope(scores, slopes, width, count, panel->largest,
+                               panel->inverse, panel->delta, keys->scale);
+        if (keys->masks) {
+            sh_masks_drop(keys->masks, &now, scores);
+            sh_masks_keep_slopes(keys->masks, &now, keys->scale, slopes);
+        }
+        if (job->dq.data)
+            kernels->mix(slopes, width, k, keys->k.stride, count, keys->dim, NULL,
+                         panel->grad_q);
+        if (dv.data)
+            kernels->spread(scores, width, panel->count,
+                            dout.data + panel->first * dout.stride, dout.stride,
+                            keys->value_dim, count, dv.data + key * dv.stride, dv.stride);
+        if (dk.data)
+            kernels->spread(slopes, width, panel->count, x.data + panel->first * x.stride,
+                            x.stride, keys->dim, count, dk.data + key * dk.stride,
+                            dk.stride);
     }
-    if (job->on_scores)
-        job->on_scores(job->context, panel, scores, count, first);
-    kernels->softmax_slope(scores, slopes, width, count, panel->largest, panel->inverse,
-                           panel->delta, keys->scale);
-    if (keys->masks) {
-        sh_masks_drop(keys->masks, &now, scores);
-        sh_masks_keep_slopes(keys->masks, &now, keys->scale, slopes);
-    }
+}
+
+void sh_dense_backward_write(const dense_backward_job *job, const query_panel *panel,
+                             int onto) {
     if (job->dq.data)
-        kernels->mix(slopes, width, k, keys->k.stride, count, keys->dim, NULL,
-                     panel->grad_q);
-    if (dv.data)
-        kernels->spread(scores, width, panel->count,
-                        dout.data + panel->first * dout.stride, dout.stride,
-                        keys->value_dim, count, dv.data + first * dv.stride, dv.stride);
-    if (dk.data)
-        kernels->spread(slopes, width, panel->count, x.data + panel->first * x.stride,
-                        x.stride, keys->dim, count, dk.data + first * dk.stride,
-                        dk.stride);
-}
-
-void sh_dense_backward_panel(const dense_backward_job *job, int64_t first, int64_t last,
-                             query_panel *panel, dense_scratch *scratch) {
-    last = end_of(&job->keys, panel, last);
-    for (int64_t key = first; key < last; key += KEY_BLOCK)
-        backward_block(job, key, (int)min(KEY_BLOCK, last - key), panel, scratch->scores,
-                       scratch->slopes);
-}
-
-/* The chunks before this one have added to this block of dq when it is its turn: the sum
-   has one order, however many threads there are. */
-static void add_in_turn(const dense_backward_job *job, int64_t chunk, int64_t block,
-                        const query_panel *panels, int count) {
-    sh_await_turn(&job->turns[block], (int)chunk);
-    for (int p = 0; p < count && job->dq.data; p++)
-        job->keys.kernels->unpack(panels[p].grad_q, panels[p].count, panels[p].width,
-                                  job->keys.dim, NULL, NULL, job->onto || chunk > 0,
-                                  job->dq.data + panels[p].first * job->dq.stride,
+        job->keys.kernels->unpack(panel->grad_q, panel->count, panel->width,
+                                  job->keys.dim, NULL, NULL, onto,
+                                  job->dq.data + panel->first * job->dq.stride,
                                   job->dq.stride, NULL);
-    sh_pass_turn(&job->turns[block], (int)chunk);
 }
 
 /* A chunk of keys is one task: it alone writes their dk and dv. Queries that see none of
@@ -356,7 +346,12 @@ static void backward_chunk(void *shared, int64_t chunk, int thread) {
             for (int p = 0; p < panels; p++)
                 sh_dense_backward_panel(job, key, min(key + KEY_BLOCK, end),
                                         &scratch->panels[p], scratch);
-        add_in_turn(job, chunk, first / block, scratch->panels, panels);
+        /* The chunks before this one have added to this block of dq when it is its turn:
+           the sum has one order, however many threads there are. */
+        sh_await_turn(&job->turns[first / block], (int)chunk);
+        for (int p = 0; p < panels; p++)
+            sh_dense_backward_write(job, &scratch->panels[p], job->onto || chunk > 0);
+        sh_pass_turn(&job->turns[first / block], (int)chunk);
     }
 }
 

@@ -88,8 +88,10 @@ void sh_dense_stream(const dense_keys *keys, int64_t first, int64_t last,
    outputs become 0. */
 void sh_dense_invert(const dense_keys *keys, query_panel *panel);
 
-/* Writes the panel's rows of out, in the keys' precision, divided by the sums. */
-void sh_dense_write(const dense_keys *keys, query_panel *panel, row_view out);
+/* Writes the panel's rows of out, in the keys' precision, divided by the sums; and what
+   backward needs, largest and inverse [queries], unless those are NULL. */
+void sh_dense_write(const dense_keys *keys, query_panel *panel, row_view out,
+                    float *largest, float *inverse);
 
 /* softmax(scale x K') V. largest and inverse, where wanted, get what backward needs: each
    row's largest score and the inverse of its softmax's sum. */
@@ -139,5 +141,8 @@ void sh_dense_backward_start(const dense_backward_job *job, query_panel *panel);
    to dk and dv. */
 void sh_dense_backward_panel(const dense_backward_job *job, int64_t first, int64_t last,
                              query_panel *panel, dense_scratch *scratch);
+/* Then writes its rows of dq, or adds to them. */
+void sh_dense_backward_write(const dense_backward_job *job, const query_panel *panel,
+                             int onto);
 
 #endif

@@ -11,24 +11,6 @@ static int64_t record_size(const shoal_plan *plan) {
     return max(numbers, sh_distributed_part_size(plan, plan->attention.topk));
 }
 
-/* And of the rows of top keys, which may all be one rank's. */
-static int64_t rows_size(const shoal_plan *plan) {
-    return sh_mul_checked(distributed_clusters(plan), plan->attention.topk *
-                                                          distributed_row_size(plan) *
-                                                          (int64_t)sizeof(float));
-}
-
-/* What all ranks give: records of a share of the groups, or the result; or the farthest
-   hashes that they found for one unit. */
-static int64_t packets_size(const shoal_plan *plan) {
-    const int64_t P = plan->over->ranks, C = plan->attention.clusters;
-    const int64_t words = kmeans_far_words(hash_words(plan->attention.bits));
-    const int64_t records = max(distributed_clusters(plan),
-                                sh_mul_checked(P, sh_distributed_most_shared(plan)));
-    return max(sh_mul_checked(records, record_size(plan)),
-               sh_mul_checked(P, C * words * (int64_t)sizeof(uint64_t)));
-}
-
 /* Floats that are shared of a unit to find its groups by the keys: rows of keys and of
    queries, then projected queries. */
 static int64_t sample_size(const shoal_plan *plan) {
@@ -64,12 +46,23 @@ void sh_distributed_place(shoal_plan *plan, const clustered_work *clustered,
     own->moving = sh_reserve(work, U, 1);
     own->counts =
         sh_reserve(work, sh_mul_checked(sh_mul_checked(U, C), counters), sizeof(int32_t));
+    /* And of the rows of top keys, which may all be one rank's. */
     own->packet =
         sh_reserve(work,
                    max(sh_mul_checked(distributed_clusters(plan), record_size(plan)),
-                       rows_size(plan)),
+                       sh_mul_checked(own->most_rows, distributed_row_size(plan) *
+                                                          (int64_t)sizeof(float))),
                    1);
-    own->packets = sh_reserve(work, packets_size(plan), 1);
+    /* What all ranks give: records of a share of the groups, or the result; or the
+       farthest hashes that they found for one unit. */
+    const int64_t words = kmeans_far_words(hash_words(plan->attention.bits));
+    const int64_t records = max(distributed_clusters(plan),
+                                sh_mul_checked(P, sh_distributed_most_shared(plan)));
+    own->packets =
+        sh_reserve(work,
+                   max(sh_mul_checked(records, record_size(plan)),
+                       sh_mul_checked(P, C * words * (int64_t)sizeof(uint64_t))),
+                   1);
     own->keys = sh_reserve(work, own->most_rows, sizeof(int32_t));
     own->key_counts = sh_reserve(work, U, sizeof(int64_t));
     if (clustered->by_keys)
@@ -133,11 +126,11 @@ static shoal_status find_ranges(distributed_call *run) {
         range.first_key = own->first_keys[run->over->rank * B + b];
         own->ranges[b] = range;
         if (range.queries > INT32_MAX || range.keys > INT32_MAX)
-            return sh_fail(run->call->plan->context, SHOAL_INVALID,
-                           "sequence %lld has %lld queries and %lld keys on all ranks: "
-                           "at most %d of each are possible",
-                           (long long)b, (long long)range.queries, (long long)range.keys,
-                           INT32_MAX);
+            return REFUSE(run->call->plan->context,
+                          "sequence %lld has %lld queries and %lld keys on all ranks: "
+                          "at most %d of each are possible",
+                          (long long)b, (long long)range.queries, (long long)range.keys,
+                          INT32_MAX);
     }
     return SHOAL_OK;
 }
@@ -163,14 +156,14 @@ shoal_status sh_distributed_begin(distributed_call *run, const attention_call *c
         return sh_distributed_failure(run);
     for (int p = 0; p < run->over->ranks && status == SHOAL_OK; p++) {
         if (own->all[p * numbers])
-            return sh_fail(plan->context, SHOAL_INVALID,
-                           "rank %d of %d refused its arguments; it knows why", p,
-                           run->over->ranks);
+            return REFUSE(plan->context,
+                          "rank %d of %d refused its arguments; it knows why", p,
+                          run->over->ranks);
         if (own->all[p * numbers + 1] != own->mine[1])
-            return sh_fail(plan->context, SHOAL_INVALID,
-                           "inputs.groups are given on rank %d, but not on rank %d",
-                           own->mine[1] ? run->over->rank : p,
-                           own->mine[1] ? p : run->over->rank);
+            return REFUSE(plan->context,
+                          "inputs.groups are given on rank %d, but not on rank %d",
+                          own->mine[1] ? run->over->rank : p,
+                          own->mine[1] ? p : run->over->rank);
     }
     return status == SHOAL_OK ? find_ranges(run) : status;
 }
@@ -195,50 +188,6 @@ int sh_distributed_is_live(const distributed_call *run, int64_t u) {
 }
 
 /* ---- Groups ----------------------------------------------------------------------- */
-
-/* The first centres are hashes that one rank has; what the others have there is 0. */
-static void draw_centres(distributed_call *run) {
-    const shoal_plan *plan = run->call->plan;
-    const int64_t U = distributed_units(plan), C = plan->attention.clusters;
-    const int64_t halves = 2 * hash_words(plan->attention.bits); /* of words */
-    distributed_work *own = run->own;
-    for (int64_t u = 0; u < U; u++) {
-        memset(own->counts + u * C * halves, 0, sizeof(int32_t) * (size_t)(C * halves));
-        if (!own->moving[u])
-            continue;
-        sh_kmeans_draw(&own->passes[u], plan->attention.seed, range_of(run, u)->queries,
-                       range_of(run, u)->first_query);
-        memcpy(own->counts + u * C * halves, own->passes[u].work->centres,
-               sizeof(int32_t) * (size_t)(C * halves));
-    }
-    sum(run, own->counts, U * C * halves);
-    for (int64_t u = 0; u < U; u++)
-        if (own->moving[u])
-            memcpy(own->passes[u].work->centres, own->counts + u * C * halves,
-                   sizeof(int32_t) * (size_t)(C * halves));
-}
-
-/* Centres that have lost their members move to the farthest hashes of all ranks. That is
-   rare: units do it one by one. */
-static void reseed(distributed_call *run) {
-    const shoal_plan *plan = run->call->plan;
-    const distributed_work *own = run->own;
-    const int64_t words = kmeans_far_words(hash_words(plan->attention.bits));
-    for (int64_t u = 0; u < distributed_units(plan); u++) {
-        kmeans_pass *pass = &own->passes[u];
-        const int empty = own->moving[u] ? sh_kmeans_empty(pass->work) : 0;
-        if (empty == 0)
-            continue;
-        const int found =
-            sh_kmeans_find_farthest(pass, range_of(run, u)->first_query, empty);
-        memset(pass->work->farthest + found * words, 0,
-               sizeof(uint64_t) * (size_t)((empty - found) * words));
-        gather(run, pass->work->farthest, empty * words * (int64_t)sizeof(uint64_t),
-               own->packets);
-        if (!run->failed)
-            sh_kmeans_reseed(pass->work, own->packets, empty * run->over->ranks);
-    }
-}
 
 /* Assigns the queries of every unit that moves; the counts of all ranks together move
    the centres. Returns whether one moved. */
@@ -265,7 +214,23 @@ static int move_centres(distributed_call *run) {
                sizeof(int32_t) * (size_t)size);
         sh_kmeans_move(&own->passes[u]);
     }
-    reseed(run);
+    /* Centres that have lost their members move to the farthest hashes of all ranks.
+       That is rare: units do it one by one. */
+    const int64_t words = kmeans_far_words(hash_words(plan->attention.bits));
+    for (int64_t u = 0; u < distributed_units(plan); u++) {
+        kmeans_pass *pass = &own->passes[u];
+        const int empty = own->moving[u] ? sh_kmeans_empty(pass->work) : 0;
+        if (empty == 0)
+            continue;
+        const int found =
+            sh_kmeans_find_farthest(pass, range_of(run, u)->first_query, empty);
+        memset(pass->work->farthest + found * words, 0,
+               sizeof(uint64_t) * (size_t)((empty - found) * words));
+        gather(run, pass->work->farthest, empty * words * (int64_t)sizeof(uint64_t),
+               own->packets);
+        if (!run->failed)
+            sh_kmeans_reseed(pass->work, own->packets, empty * run->over->ranks);
+    }
     int any = 0;
     for (int64_t u = 0; u < U; u++)
         any |= own->moving[u] = own->moving[u] && sh_kmeans_settle(&own->passes[u]);
@@ -295,7 +260,23 @@ static void run_kmeans(distributed_call *run) {
     }
     if (!any)
         return;
-    draw_centres(run);
+    /* The first centres are hashes that one rank has; what the others have there is 0. */
+    const int64_t U = distributed_units(plan), C = plan->attention.clusters;
+    const int64_t halves = 2 * hash_words(plan->attention.bits);
+    for (int64_t u = 0; u < U; u++) {
+        memset(own->counts + u * C * halves, 0, sizeof(int32_t) * (size_t)(C * halves));
+        if (!own->moving[u])
+            continue;
+        sh_kmeans_draw(&own->passes[u], plan->attention.seed, range_of(run, u)->queries,
+                       range_of(run, u)->first_query);
+        memcpy(own->counts + u * C * halves, own->passes[u].work->centres,
+               sizeof(int32_t) * (size_t)(C * halves));
+    }
+    sum(run, own->counts, U * C * halves);
+    for (int64_t u = 0; u < U; u++)
+        if (own->moving[u])
+            memcpy(own->passes[u].work->centres, own->counts + u * C * halves,
+                   sizeof(int32_t) * (size_t)(C * halves));
     for (int l = 1; l < plan->attention.iterations && !run->failed; l++)
         if (!move_centres(run))
             return;
@@ -400,22 +381,6 @@ static void run_lloyd(distributed_call *run) {
     }
 }
 
-/* Groups that nobody had to look for: brought along, or one for each query. */
-static void name_clusters(distributed_call *run, int64_t u) {
-    const shoal_plan *plan = run->call->plan;
-    clustered_head *head = &run->own->heads[u];
-    const int64_t n = head->view.queries, N = plan->problem.queries;
-    const int32_t *brought = run->call->inputs->groups;
-    int32_t *groups = head->state.groups;
-    if (brought)
-        memmove(groups, brought + u * N, (size_t)n * sizeof *groups);
-    else if (range_of(run, u)->queries <= plan->attention.clusters)
-        for (int64_t i = 0; i < n; i++)
-            groups[i] = (int32_t)(range_of(run, u)->first_query + i);
-    for (int64_t i = n; i < N; i++)
-        groups[i] = -1;
-}
-
 /* Sorts every unit's own members; `members` [U][C] are those of all ranks. */
 void sh_distributed_use_members(distributed_call *run, const int32_t *members) {
     const int64_t C = run->call->plan->attention.clusters;
@@ -436,7 +401,18 @@ static void find_clusters(distributed_call *run, int32_t *members) {
     else
         run_kmeans(run);
     for (int64_t u = 0; u < U; u++) {
-        name_clusters(run, u);
+        /* Groups that nobody had to look for: brought along, or one for each query. */
+        clustered_head *head = &run->own->heads[u];
+        const int64_t n = head->view.queries, N = plan->problem.queries;
+        const int32_t *brought = run->call->inputs->groups;
+        int32_t *groups = head->state.groups;
+        if (brought)
+            memmove(groups, brought + u * N, (size_t)n * sizeof *groups);
+        else if (range_of(run, u)->queries <= plan->attention.clusters)
+            for (int64_t i = 0; i < n; i++)
+                groups[i] = (int32_t)(range_of(run, u)->first_query + i);
+        for (int64_t i = n; i < N; i++)
+            groups[i] = -1;
         sh_clustered_sort(&run->own->heads[u]);
         memcpy(members + u * C, run->own->heads[u].slot->members,
                sizeof *members * (size_t)C);
@@ -481,15 +457,6 @@ static void clear_part(const clustered_head *head) {
         memset(parts->counts, 0, sizeof(int32_t) * (size_t)C);
 }
 
-/* Candidates get the numbers that their keys have among all. */
-static void number_candidates(const clustered_head *head, int64_t first_key) {
-    const int64_t k = head->work->topk;
-    const softmax_parts *parts = &head->slot->parts;
-    for (int64_t j = 0; j < head->slot->sorted.used && head->work->has_top; j++)
-        for (int32_t i = 0; i < parts->counts[j]; i++)
-            parts->keys[j * k + i] -= (uint64_t)first_key;
-}
-
 static void attend_keys(distributed_call *run) {
     const int64_t U = distributed_units(run->call->plan);
     for (int64_t u = 0; u < U; u++) {
@@ -499,7 +466,12 @@ static void attend_keys(distributed_call *run) {
             continue;
         sh_clustered_attend_keys(head, run->workers);
         sh_clustered_merge(head, run->workers);
-        number_candidates(head, range_of(run, u)->first_key);
+        /* Candidates get the numbers that their keys have among all. */
+        const int64_t k = head->work->topk;
+        const softmax_parts *parts = &head->slot->parts;
+        for (int64_t j = 0; j < head->slot->sorted.used && head->work->has_top; j++)
+            for (int32_t i = 0; i < parts->counts[j]; i++)
+                parts->keys[j * k + i] -= (uint64_t)(range_of(run, u)->first_key);
     }
     sh_distributed_merge_parts(run);
     for (int64_t u = 0; u < U && !run->failed; u++)
@@ -507,26 +479,6 @@ static void attend_keys(distributed_call *run) {
 }
 
 /* ---- Rows of the top keys ---------------------------------------------------------- */
-
-/* The different top keys of unit u, ascending. */
-static void collect_keys(distributed_call *run, int64_t u) {
-    const shoal_plan *plan = run->call->plan;
-    const int64_t C = plan->attention.clusters;
-    const int32_t k = plan->attention.topk;
-    distributed_work *own = run->own;
-    int32_t *keys = own->keys + u * C * k, found = 0;
-    const int32_t *top = own->heads[u].state.top_keys;
-    for (int64_t j = 0; j < C; j++)
-        for (int32_t i = 0; i < k && top[j * k + i] >= 0; i++, found++)
-            own->sorted[found] = ~((uint64_t)top[j * k + i] << 32 | (uint32_t)found);
-    sh_topk_sort(own->sorted, found); /* the largest first, and so the smallest key */
-    own->key_counts[u] = 0;
-    for (int32_t i = 0; i < found; i++) {
-        const int32_t key = (int32_t)(~own->sorted[i] >> 32);
-        if (own->key_counts[u] == 0 || keys[own->key_counts[u] - 1] != key)
-            keys[own->key_counts[u]++] = key;
-    }
-}
 
 /* How many of n ascending keys are below `key`. */
 static int64_t count_below(const int32_t *keys, int64_t n, int64_t key) {
@@ -553,33 +505,30 @@ int64_t sh_distributed_keys_before(const distributed_call *run, int64_t u, int p
 void sh_distributed_count_rows(distributed_call *run) {
     const int64_t U = distributed_units(run->call->plan);
     distributed_work *own = run->own;
-    for (int64_t u = 0; u < U; u++)
-        collect_keys(run, u);
+    for (int64_t u = 0; u < U; u++) {
+        /* The different top keys of unit u, ascending. */
+        const shoal_plan *plan = run->call->plan;
+        const int64_t C = plan->attention.clusters;
+        const int32_t k = plan->attention.topk;
+        int32_t *keys = own->keys + u * C * k, found = 0;
+        const int32_t *top = own->heads[u].state.top_keys;
+        for (int64_t j = 0; j < C; j++)
+            for (int32_t i = 0; i < k && top[j * k + i] >= 0; i++, found++)
+                own->sorted[found] = ~((uint64_t)top[j * k + i] << 32 | (uint32_t)found);
+        sh_topk_sort(own->sorted, found); /* the largest first, and so the smallest key */
+        own->key_counts[u] = 0;
+        for (int32_t i = 0; i < found; i++) {
+            const int32_t key = (int32_t)(~own->sorted[i] >> 32);
+            if (own->key_counts[u] == 0 || keys[own->key_counts[u] - 1] != key)
+                keys[own->key_counts[u]++] = key;
+        }
+    }
     own->row_starts[0] = 0;
     for (int p = 0; p < run->over->ranks; p++)
         for (int64_t u = 0; u < U; u++)
             own->row_starts[p * U + u + 1] = own->row_starts[p * U + u] +
                                              sh_distributed_keys_before(run, u, p + 1) -
                                              sh_distributed_keys_before(run, u, p);
-}
-
-/* Which row each top key of unit u is. */
-static void find_places(const distributed_call *run, int64_t u, int32_t *places) {
-    const shoal_plan *plan = run->call->plan;
-    const int64_t U = distributed_units(plan),
-                  all = plan->attention.clusters * (int64_t)plan->attention.topk;
-    const distributed_work *own = run->own;
-    const int32_t *top = own->heads[u].state.top_keys;
-    uint64_t *rows = own->sorted; /* of the different keys, ascending */
-    for (int p = 0; p < run->over->ranks; p++)
-        for (int64_t row = own->row_starts[p * U + u];
-             row < own->row_starts[p * U + u + 1]; row++)
-            *rows++ = (uint64_t)row;
-    for (int64_t i = 0; i < all; i++)
-        places[i] = top[i] < 0
-                        ? -1
-                        : (int32_t)own->sorted[count_below(own->keys + u * all,
-                                                           own->key_counts[u], top[i])];
 }
 
 void sh_distributed_use_rows(distributed_call *run, const distributed_state *state) {
@@ -617,9 +566,18 @@ static void gather_rows(distributed_call *run, const distributed_state *state) {
             memcpy(row + D, view->v.data + l * view->v.stride, sizeof *row * (size_t)Dv);
             row += D + Dv;
         }
-        find_places(run, u,
-                    state->places +
-                        u * plan->attention.clusters * (int64_t)plan->attention.topk);
+        /* Which row each top key of unit u is. */
+        const int32_t *top = own->heads[u].state.top_keys;
+        uint64_t *rows = own->sorted; /* of the different keys, ascending */
+        for (int p = 0; p < run->over->ranks; p++)
+            for (int64_t at = own->row_starts[p * U + u];
+                 at < own->row_starts[p * U + u + 1]; at++)
+                *rows++ = (uint64_t)at;
+        for (int64_t i = 0; i < most; i++) {
+            const int64_t at =
+                count_below(own->keys + u * most, own->key_counts[u], top[i]);
+            state->places[u * most + i] = top[i] < 0 ? -1 : (int32_t)own->sorted[at];
+        }
     }
     for (int p = 0; p < run->over->ranks; p++)
         own->sizes[p] = sh_distributed_rows_of(run, p) * (D + Dv) *
@@ -651,11 +609,13 @@ static int find_cancelled(distributed_call *run) {
     return any && !run->failed;
 }
 
-/* This rank's part of the softmax of every such centroid over the other keys. */
-static void attend_others(distributed_call *run) {
+static void improve_cancelled(distributed_call *run) {
     const shoal_plan *plan = run->call->plan;
     const int64_t C = plan->attention.clusters, Dv = plan->problem.value_dim;
     clustered_thread *own = ((const clustered_work *)plan->work)->threads;
+    if (!find_cancelled(run))
+        return;
+    /* This rank's part of the softmax of every such centroid over the other keys. */
     const query_panel *panel = &own->dense->panels[0];
     for (int64_t u = 0; u < distributed_units(plan); u++) {
         const clustered_head *head = &run->own->heads[u];
@@ -671,15 +631,6 @@ static void attend_others(distributed_call *run) {
                 mine->values[j * Dv + d] = panel->outputs[d * panel->width];
         }
     }
-}
-
-static void improve_cancelled(distributed_call *run) {
-    const shoal_plan *plan = run->call->plan;
-    const int64_t C = plan->attention.clusters, Dv = plan->problem.value_dim;
-    clustered_thread *own = ((const clustered_work *)plan->work)->threads;
-    if (!find_cancelled(run))
-        return;
-    attend_others(run);
     sh_distributed_merge_parts(run);
     for (int64_t i = 0; i < distributed_clusters(plan) && !run->failed; i++) {
         const clustered_head *head = &run->own->heads[i / C];
@@ -698,9 +649,7 @@ shoal_status sh_distributed_forward(const attention_call *call, shoal_status sta
     const shoal_problem *problem = &plan->problem;
     const clustered_work *work = plan->work;
     distributed_call run;
-    status = sh_distributed_begin(&run, call, status);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_distributed_begin(&run, call, status));
     const distributed_state state = sh_clustered_distributed_state(plan, call->state);
     sh_distributed_load_heads(&run);
     find_clusters(&run, state.members);

@@ -203,28 +203,22 @@ static void forward_task(void *shared, int64_t task, int thread) {
     }
 }
 
-static void clear_outputs(const attention_call *call, softmax_state state) {
-    const shoal_problem *problem = &call->plan->problem;
-    const int64_t units = problem->batch * problem->heads;
-    memset(state.inverse, 0, sizeof(float) * (size_t)(units * problem->queries));
-    for (int64_t u = 0; u < units; u++) {
-        const head_view view = sh_view_at(call, u);
-        sh_clear_rows(view.out, 0, view.query_rows, problem->value_dim);
-    }
-}
-
 shoal_status sh_ring_forward(const attention_call *call, shoal_status status) {
     const shoal_plan *plan = call->plan;
     const int ranks = plan->over->ranks;
     distributed_call run;
-    status = sh_distributed_begin(&run, call, status);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_distributed_begin(&run, call, status));
     struct ring_work *own = run.own->ring;
     ring_step step = first_step(&run);
     const int64_t blocks =
         ceil_divide(plan->problem.queries, sh_dense_block(plan->kernels));
-    clear_outputs(call, step.state);
+    const shoal_problem *problem = &call->plan->problem;
+    const int64_t units = problem->batch * problem->heads;
+    memset(step.state.inverse, 0, sizeof(float) * (size_t)(units * problem->queries));
+    for (int64_t u = 0; u < units; u++) {
+        const head_view view = sh_view_at(call, u);
+        sh_clear_rows(view.out, 0, view.query_rows, problem->value_dim);
+    }
     copy_block(&run, own->keys.here, 0);
     for (int s = 0; s < ranks && !run.failed; s++) {
         step.from = (plan->over->rank - s + ranks) % ranks;
@@ -281,9 +275,7 @@ shoal_status sh_ring_backward(const attention_call *call, shoal_status status) {
     const shoal_plan *plan = call->plan;
     const int ranks = plan->over->ranks;
     distributed_call run;
-    status = sh_distributed_begin(&run, call, status);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_distributed_begin(&run, call, status));
     struct ring_work *own = run.own->ring;
     ring_step step = first_step(&run);
     start_gradients(&run);

@@ -85,11 +85,6 @@ int64_t sh_distributed_part_size(const shoal_plan *plan, int32_t topk) {
     return ceil_divide(bytes, 8) * 8; /* candidates of the next one are aligned */
 }
 
-static int64_t part_size(const shoal_plan *plan) {
-    const clustered_work *work = plan->work;
-    return sh_distributed_part_size(plan, work->has_top ? work->topk : 0);
-}
-
 static void write_part(const shoal_plan *plan, const softmax_parts *from, int64_t group,
                        char *record) {
     const clustered_work *work = plan->work;
@@ -143,7 +138,9 @@ static void merge_parts(const distributed_call *run, int64_t groups, int64_t siz
 
 void sh_distributed_merge_parts(distributed_call *run) {
     const shoal_plan *plan = run->call->plan;
-    const int64_t C = plan->attention.clusters, size = part_size(plan);
+    const clustered_work *work = plan->work;
+    const int64_t C = plan->attention.clusters,
+                  size = sh_distributed_part_size(plan, work->has_top ? work->topk : 0);
     const distributed_work *own = run->own;
     for (int64_t i = 0; i < distributed_clusters(plan); i++)
         write_part(plan, &own->heads[i / C].slot->parts, i % C,

@@ -43,24 +43,6 @@ static shoal_attention guide_attention(const attention_call *call) {
                : used;
 }
 
-/* One head at a time, into memory for one. Batch strides are not used; 1 keeps strides of
-   0, which repeat a row, from meaning contiguous ones. */
-static shoal_status plan_head(const attention_call *call, shoal_plan **plan) {
-    const shoal_problem *problem = &call->plan->problem;
-    const shoal_attention attention = guide_attention(call);
-    const shoal_problem one = {.batch = 1,
-                               .heads = 1,
-                               .queries = problem->queries,
-                               .keys = problem->keys,
-                               .dim = problem->dim,
-                               .value_dim = problem->value_dim,
-                               .scale = problem->scale,
-                               .q = {1, 0, problem->q.position},
-                               .k = {1, 0, problem->k.position},
-                               .v = {1, 0, problem->v.position}};
-    return shoal_plan_create(call->plan->context, &one, &attention, 0, plan);
-}
-
 /* Squared distance of each query's row from the guide's, or from 0 where there is
    none. */
 static double compare_head(const row_view out, int64_t queries, int64_t dim,
@@ -100,9 +82,7 @@ static shoal_status compare_heads(const attention_call *call, const float *out,
                                      .key_lengths = &view.keys,
                                      .key_bias = masks.key_bias,
                                      .key_bias_strides = {1, 0, masks.key_bias_step}};
-        const shoal_status status = shoal_forward(plan, &inputs, guided);
-        if (status != SHOAL_OK)
-            return status;
+        TRY(shoal_forward(plan, &inputs, guided));
         made->total += compare_head(mine, view.queries, problem->value_dim, guided,
                                     made->distances + query);
         query += view.queries;
@@ -139,7 +119,20 @@ static shoal_status create_guide(const attention_call *call, const float *out,
     *made = (guide){0};
     const shoal_kind_info *info = &call->plan->kind->info;
     if (wanted && (info->has_groups || info->picks) && problem->keys > 0) {
-        status = plan_head(call, &plan);
+        /* One head at a time, into memory for one. Batch strides are not used; 1 keeps
+           strides of 0, which repeat a row, from meaning contiguous ones. */
+        const shoal_attention attention = guide_attention(call);
+        const shoal_problem one = {.batch = 1,
+                                   .heads = 1,
+                                   .queries = problem->queries,
+                                   .keys = problem->keys,
+                                   .dim = problem->dim,
+                                   .value_dim = problem->value_dim,
+                                   .scale = problem->scale,
+                                   .q = {1, 0, problem->q.position},
+                                   .k = {1, 0, problem->k.position},
+                                   .v = {1, 0, problem->v.position}};
+        status = shoal_plan_create(call->plan->context, &one, &attention, 0, &plan);
         if (status == SHOAL_OK &&
             !sh_allocate_parts(call->plan->context, place, &arrays, NULL))
             status = SHOAL_NO_MEMORY;
@@ -189,37 +182,6 @@ static double exact_score(const shoal_plan *plan, const float *q, const float *k
     return length == 0 ? 0 : score / length;
 }
 
-/* exact[f] = the attention's feature first + f of query i, for f < count. */
-static void exact_slice(const shoal_plan *plan, const head_view *view,
-                        const score_masks *masks, int64_t i, int64_t first, int64_t count,
-                        double *exact) {
-    const float *q = view->q.data + i * view->q.stride;
-    double top = -DBL_MAX, sum = 0; /* not -inf: the first scores may be */
-    for (int64_t f = 0; f < count; f++)
-        exact[f] = 0;
-    for (int64_t l = 0; l < view->keys; l++) {
-        const double score =
-            sh_masks_score(masks, i, l,
-                           exact_score(plan, q, view->k.data + l * view->k.stride));
-        const float *v = view->v.data + l * view->v.stride + first;
-        double weight = 1;
-        if (score > top) {
-            const double keep = exp(top - score);
-            for (int64_t f = 0; f < count; f++)
-                exact[f] *= keep;
-            sum *= keep;
-            top = score;
-        } else {
-            weight = exp(score - top);
-        }
-        sum += weight;
-        for (int64_t f = 0; f < count; f++)
-            exact[f] += weight * (double)v[f];
-    }
-    for (int64_t f = 0; f < count && sum != 0; f++)
-        exact[f] /= sum;
-}
-
 /* A NaN, once there, stays. */
 static void compare_slice(sample *at, const double *exact, const float *out,
                           int64_t count) {
@@ -244,7 +206,33 @@ static void sample_task(void *shared, int64_t task, int thread) {
     (void)thread;
     for (int64_t first = 0; first < problem->value_dim; first += SLICE) {
         const int64_t count = min(SLICE, problem->value_dim - first);
-        exact_slice(call->plan, &view, &masks, at->i, first, count, exact);
+        /* exact[f] = the attention's feature first + f of query i, for f < count. */
+        const float *q = view.q.data + at->i * view.q.stride;
+        double top = -DBL_MAX, sum = 0; /* not -inf: the first scores may be */
+        for (int64_t f = 0; f < count; f++)
+            exact[f] = 0;
+        for (int64_t l = 0; l < view.keys; l++) {
+            const double score =
+                sh_masks_score(&masks, at->i, l,
+                               exact_score(call->plan, q,
+                                           view.k.data + l * view.k.stride));
+            const float *v = view.v.data + l * view.v.stride + first;
+            double weight = 1;
+            if (score > top) {
+                const double keep = exp(top - score);
+                for (int64_t f = 0; f < count; f++)
+                    exact[f] *= keep;
+                sum *= keep;
+                top = score;
+            } else {
+                weight = exp(score - top);
+            }
+            sum += weight;
+            for (int64_t f = 0; f < count; f++)
+                exact[f] += weight * (double)v[f];
+        }
+        for (int64_t f = 0; f < count && sum != 0; f++)
+            exact[f] /= sum;
         compare_slice(at, exact, out.data + at->i * out.stride + first, count);
     }
 }
@@ -336,9 +324,7 @@ static shoal_status estimate(const attention_call *call, const float *out,
     *error = (shoal_error){.samples = wanted};
     if (wanted == 0)
         return SHOAL_OK;
-    const shoal_status status = create_guide(call, out, live, wanted < live, &guided);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(create_guide(call, out, live, wanted < live, &guided));
     const sample total = compare_samples(call, out, &guided, live, wanted, seed);
     error->largest_error = total.largest;
     error->relative_error = relative_error(&total, &guided);
@@ -372,101 +358,75 @@ static void place_copy(void *argument, block_layout *block) {
     copy->key_lengths = sh_reserve(block, problem->batch, sizeof(int64_t));
 }
 
-/* Contiguous, with lengths. */
-static void describe(const attention_call *call, float_copy *copy) {
+/* The copy is contiguous, with lengths. */
+static shoal_status create_copy(const attention_call *call, const void *out,
+                                float_copy *copy) {
+    const kernel_table *kernels = call->plan->kernels;
+    const shoal_problem *from = &call->plan->problem;
     shoal_problem *problem = &copy->plan.problem;
-    const int64_t N = problem->queries, S = problem->keys;
-    const int64_t D = problem->dim, Dv = problem->value_dim;
+    *copy = (float_copy){.plan = *call->plan, .inputs = *call->inputs};
+    copy->memory = sh_allocate_parts(call->plan->context, place_copy, copy, NULL);
+    if (!copy->memory)
+        return SHOAL_NO_MEMORY;
+    const int64_t N = problem->queries, S = problem->keys, H = problem->heads;
+    const int64_t D = problem->dim, Dv = problem->value_dim, G = problem->kv_heads;
     problem->dtype = SHOAL_FLOAT32;
     problem->packed = 0;
-    problem->q = (shoal_strides){problem->heads * N * D, N * D, D};
-    problem->k = (shoal_strides){problem->kv_heads * S * D, S * D, D};
-    problem->v = (shoal_strides){problem->kv_heads * S * Dv, S * Dv, Dv};
-    problem->out = (shoal_strides){problem->heads * N * Dv, N * Dv, Dv};
-    copy->inputs = *call->inputs;
+    problem->q = (shoal_strides){H * N * D, N * D, D};
+    problem->k = (shoal_strides){G * S * D, S * D, D};
+    problem->v = (shoal_strides){G * S * Dv, S * Dv, Dv};
+    problem->out = (shoal_strides){H * N * Dv, N * Dv, Dv};
     copy->inputs.q = copy->q;
     copy->inputs.k = call->inputs->k ? copy->k : NULL;
     copy->inputs.v = copy->v;
     copy->inputs.query_offsets = copy->inputs.key_offsets = NULL;
     copy->inputs.query_lengths = copy->query_lengths;
     copy->inputs.key_lengths = copy->key_lengths;
-}
-
-static void widen_head(const attention_call *call, const void *out, float_copy *copy,
-                       int64_t b, int64_t h) {
-    const shoal_problem *problem = &call->plan->problem;
-    const kernel_table *kernels = call->plan->kernels;
-    const shoal_dtype dtype = problem->dtype;
-    const int64_t D = problem->dim, Dv = problem->value_dim;
-    const int64_t sharing = problem->heads / problem->kv_heads;
-    const int64_t at = (b * problem->heads + h) * problem->queries;
-    const int64_t key_at = (b * problem->kv_heads + h / sharing) * problem->keys;
-    const head_view view = sh_view_of(call, b, h);
-    const row_view rows = sh_query_rows(call, out, &problem->out, b, h);
-    copy->query_lengths[b] = view.queries;
-    copy->key_lengths[b] = view.keys;
-    sh_widen_rows(kernels, half_rows_of(view.q, D, dtype), 0, view.queries,
-                  copy->q + at * D);
-    sh_widen_rows(kernels, half_rows_of(rows, Dv, dtype), 0, view.queries,
-                  copy->out + at * Dv);
-    if (h % sharing)
-        return;
-    sh_widen_rows(kernels, half_rows_of(view.k, D, dtype), 0, view.keys,
-                  copy->k + key_at * D);
-    sh_widen_rows(kernels, half_rows_of(view.v, Dv, dtype), 0, view.keys,
-                  copy->v + key_at * Dv);
-}
-
-static shoal_status create_copy(const attention_call *call, const void *out,
-                                float_copy *copy) {
-    const shoal_problem *problem = &call->plan->problem;
-    *copy = (float_copy){.plan = *call->plan};
-    copy->memory = sh_allocate_parts(call->plan->context, place_copy, copy, NULL);
-    if (!copy->memory)
-        return SHOAL_NO_MEMORY;
-    describe(call, copy);
-    for (int64_t head = 0; head < problem->batch * problem->heads; head++)
-        widen_head(call, out, copy, head / problem->heads, head % problem->heads);
+    for (int64_t head = 0; head < problem->batch * H; head++) {
+        const int64_t b = head / H, h = head % H, kv_head = b * G + h / (H / G);
+        const head_view view = sh_view_of(call, b, h);
+        const row_view rows = sh_query_rows(call, out, &from->out, b, h);
+        copy->query_lengths[b] = view.queries;
+        copy->key_lengths[b] = view.keys;
+        sh_widen_rows(kernels, half_rows_of(view.q, D, from->dtype), 0, view.queries,
+                      copy->q + head * N * D);
+        sh_widen_rows(kernels, half_rows_of(rows, Dv, from->dtype), 0, view.queries,
+                      copy->out + head * N * Dv);
+        if (h % (H / G))
+            continue;
+        sh_widen_rows(kernels, half_rows_of(view.k, D, from->dtype), 0, view.keys,
+                      copy->k + kv_head * S * D);
+        sh_widen_rows(kernels, half_rows_of(view.v, Dv, from->dtype), 0, view.keys,
+                      copy->v + kv_head * S * Dv);
+    }
     return SHOAL_OK;
-}
-
-static shoal_status estimate_half_precision(const attention_call *call, const void *out,
-                                            int64_t samples, uint64_t seed,
-                                            shoal_error *error) {
-    float_copy copy;
-    shoal_status status = create_copy(call, out, &copy);
-    if (status != SHOAL_OK)
-        return status;
-    attention_call now = *call;
-    now.plan = &copy.plan;
-    now.inputs = &copy.inputs;
-    status = estimate(&now, copy.out, samples, seed, error);
-    sh_release(call->plan->context, copy.memory);
-    return status;
 }
 
 shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
                                   const void *out, int64_t samples, uint64_t seed,
                                   shoal_error *error) {
     attention_call call;
-    shoal_status status = sh_call_check(plan, inputs, &call);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_call_check(plan, inputs, &call));
     if (!error || samples < 0)
-        return sh_fail(
-            plan->context, SHOAL_INVALID,
-            "shoal_error_estimate: error is NULL or samples, %lld, is negative",
-            (long long)samples);
+        return REFUSE(plan->context,
+                      "shoal_error_estimate: error is NULL or samples, %lld, is negative",
+                      (long long)samples);
     if (plan->problem.dropout > 0)
-        return sh_fail(plan->context, SHOAL_INVALID,
-                       "shoal_error_estimate: the plan has dropout, whose outputs are "
-                       "not the attention's: plan without it");
+        return REFUSE(plan->context,
+                      "shoal_error_estimate: the plan has dropout, whose outputs are "
+                      "not the attention's: plan without it");
     if (!out && min(samples, count_live(&call)) > 0)
-        return sh_fail(plan->context, SHOAL_INVALID, "shoal_error_estimate: out is NULL");
+        return REFUSE(plan->context, "shoal_error_estimate: out is NULL");
     shoal_error found;
-    status = plan->problem.dtype == SHOAL_FLOAT32
-                 ? estimate(&call, out, samples, seed, &found)
-                 : estimate_half_precision(&call, out, samples, seed, &found);
+    float_copy copy = {.memory = NULL};
+    if (plan->problem.dtype != SHOAL_FLOAT32) {
+        TRY(create_copy(&call, out, &copy));
+        call.plan = &copy.plan;
+        call.inputs = &copy.inputs;
+        out = copy.out;
+    }
+    const shoal_status status = estimate(&call, out, samples, seed, &found);
+    sh_release(plan->context, copy.memory);
     if (status == SHOAL_OK)
         *error = found;
     return status;

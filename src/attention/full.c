@@ -21,14 +21,6 @@ static int64_t query_blocks(const shoal_plan *plan) {
     return ceil_divide(plan->problem.queries, sh_dense_block(plan->kernels));
 }
 
-static void place_slot(full_slot *slot, const shoal_plan *plan, block_layout *work) {
-    slot->turns = sh_reserve(work, query_blocks(plan), sizeof(atomic_int));
-    slot->delta = sh_reserve(work, plan->problem.queries, sizeof(float));
-    if (plan->kind->info.keys_are_queries)
-        slot->shared_dk =
-            sh_reserve(work, plan->problem.keys * plan->problem.dim, sizeof(float));
-}
-
 static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     if (plan->over) {
         sh_ring_place(plan, work);
@@ -45,8 +37,14 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     int slots =
         sh_unit_slots(plan->threads, plan->problem.batch * plan->problem.kv_heads);
     own->slots = sh_reserve(work, slots, sizeof *own->slots);
-    for (int s = 0; s < slots; s++)
-        place_slot(own->slots ? &own->slots[s] : &(full_slot){0}, plan, work);
+    for (int s = 0; s < slots; s++) {
+        full_slot *slot = own->slots ? &own->slots[s] : &(full_slot){0};
+        slot->turns = sh_reserve(work, query_blocks(plan), sizeof(atomic_int));
+        slot->delta = sh_reserve(work, plan->problem.queries, sizeof(float));
+        if (plan->kind->info.keys_are_queries)
+            slot->shared_dk =
+                sh_reserve(work, plan->problem.keys * plan->problem.dim, sizeof(float));
+    }
 }
 
 /* One block of queries of one head: task = head * blocks + block. */
@@ -146,6 +144,10 @@ static operation_count operations(const shoal_attention *attention,
                                       (double)(problem->dim + problem->value_dim)};
 }
 
+#define FULL_FUNCTIONS                                                                   \
+    .forwards_half_precision = 1, .operations = operations, .place = place,              \
+    .forward = forward, .backward_head = backward_unit
+
 const attention_kind sh_full_kind = {
     .info = {.name = "full",
              .cost = "N S (D + Dv)",
@@ -153,26 +155,17 @@ const attention_kind sh_full_kind = {
              .defaults = {.kind = SHOAL_FULL},
              .exact = 1,
              .has_masks = 1},
-    .forwards_half_precision = 1,
-    .operations = operations,
-    .place = place,
-    .forward = forward,
-    .backward_head = backward_unit,
+    FULL_FUNCTIONS,
     .forward_over = sh_ring_forward,
     .backward_over = sh_ring_backward,
 };
 
-const attention_kind sh_shared_full_kind = {
-    .info = {.name = "shared-full",
-             .cost = "N S (D + Dv)",
-             .summary = "exact attention with K = Q",
-             .defaults = {.kind = SHOAL_SHARED_FULL},
-             .exact = 1,
-             .keys_are_queries = 1,
-             .has_masks = 1},
-    .forwards_half_precision = 1,
-    .operations = operations,
-    .place = place,
-    .forward = forward,
-    .backward_head = backward_unit,
-};
+const attention_kind sh_shared_full_kind =
+    {.info = {.name = "shared-full",
+              .cost = "N S (D + Dv)",
+              .summary = "exact attention with K = Q",
+              .defaults = {.kind = SHOAL_SHARED_FULL},
+              .exact = 1,
+              .keys_are_queries = 1,
+              .has_masks = 1},
+     FULL_FUNCTIONS};

@@ -56,15 +56,6 @@ typedef struct {
 
 /* ---- Memory ----------------------------------------------------------------------- */
 
-static void place_slot(window_slot *slot, const shoal_plan *plan, block_layout *work) {
-    if (plan->attention.kind == SHOAL_STRIDED) {
-        slot->largest = sh_reserve(work, plan->problem.queries, sizeof(float));
-        slot->sum = sh_reserve(work, plan->problem.queries, sizeof(float));
-    }
-    if (plan->with_backward)
-        slot->delta = sh_reserve(work, plan->problem.queries, sizeof(float));
-}
-
 static void place_rows(window_work *own, const shoal_plan *plan, block_layout *work) {
     const shoal_problem *problem = &plan->problem;
     const int64_t rows =
@@ -88,8 +79,15 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     own->threads = sh_dense_place_threads(plan, work);
     place_rows(own, plan, work);
     own->slots = sh_reserve(work, slots, sizeof *own->slots);
-    for (int s = 0; s < slots; s++)
-        place_slot(own->slots ? &own->slots[s] : &(window_slot){0}, plan, work);
+    for (int s = 0; s < slots; s++) {
+        window_slot *slot = own->slots ? &own->slots[s] : &(window_slot){0};
+        if (plan->attention.kind == SHOAL_STRIDED) {
+            slot->largest = sh_reserve(work, plan->problem.queries, sizeof(float));
+            slot->sum = sh_reserve(work, plan->problem.queries, sizeof(float));
+        }
+        if (plan->with_backward)
+            slot->delta = sh_reserve(work, plan->problem.queries, sizeof(float));
+    }
     sh_softmax_state_at(plan, state);
 }
 
@@ -191,29 +189,6 @@ static dense_keys every_key(const window_head *head, int64_t from, score_masks *
 
 /* ---- Forward ---------------------------------------------------------------------- */
 
-/* Leaves the softmax of queries `from`, from + W ... where the band finds it. */
-static void pause_panel(const window_head *head, int64_t from, const query_panel *panel) {
-    const row_view out = every(head, head->view.out, from);
-    for (int i = 0; i < panel->count; i++) {
-        const int64_t query = from + (panel->first + i) * head->window;
-        head->slot->largest[query] = panel->largest[i];
-        head->slot->sum[query] = panel->sum[i];
-    }
-    head->keys.kernels->unpack(panel->outputs, panel->count, panel->width,
-                               head->keys.value_dim, NULL, NULL, 0,
-                               out.data + panel->first * out.stride, out.stride, NULL);
-}
-
-static void resume_panel(const window_head *head, query_panel *panel) {
-    const row_view out = head->view.out;
-    const size_t size = (size_t)panel->count * sizeof(float);
-    head->keys.kernels->pack(out.data + panel->first * out.stride, out.stride, NULL,
-                             panel->count, panel->width, head->keys.value_dim, 1,
-                             panel->outputs);
-    memcpy(panel->largest, head->slot->largest + panel->first, size);
-    memcpy(panel->sum, head->slot->sum + panel->first, size);
-}
-
 /* Queries `from`, from + W ... over their keys. */
 static void stride_task(void *shared, int64_t from, int thread) {
     const window_head *head = shared;
@@ -230,23 +205,20 @@ static void stride_task(void *shared, int64_t from, int thread) {
             query_panel *panel = &scratch->panels[p];
             sh_dense_start(&keys, panel, every(head, head->view.q, from));
             sh_dense_stream(&keys, 0, S, panel, scratch->scores, NULL, NULL);
-            pause_panel(head, from, panel);
+            /* Leaves the softmax of queries `from`, from + W ... where the band finds
+               it. */
+            const row_view out = every(head, head->view.out, from);
+            for (int i = 0; i < panel->count; i++) {
+                const int64_t query = from + (panel->first + i) * head->window;
+                head->slot->largest[query] = panel->largest[i];
+                head->slot->sum[query] = panel->sum[i];
+            }
+            head->keys.kernels->unpack(panel->outputs, panel->count, panel->width,
+                                       head->keys.value_dim, NULL, NULL, 0,
+                                       out.data + panel->first * out.stride, out.stride,
+                                       NULL);
         }
     }
-}
-
-/* Divides by the softmax's sum and writes the rows; keeps what backward needs. */
-static void finish_panel(const window_head *head, query_panel *panel) {
-    const size_t size = (size_t)panel->count * sizeof(float);
-    sh_dense_invert(&head->keys, panel);
-    for (int i = 0; i < panel->width; i++)
-        if (!sees_any(head, panel->first + i))
-            panel->inverse[i] = 0;
-    sh_dense_write(&head->keys, panel, head->view.out);
-    if (!head->largest)
-        return;
-    memcpy(head->largest + panel->first, panel->largest, size);
-    memcpy(head->inverse + panel->first, panel->inverse, size);
 }
 
 /* The keys of some panels, as floats. */
@@ -274,11 +246,22 @@ static void band_task(void *shared, int64_t task, int thread) {
         query_panel *panel = &scratch->panels[p];
         const key_range band = band_of(head, panel);
         sh_dense_start(&head->keys, panel, head->view.q);
-        if (head->strided)
-            resume_panel(head, panel);
+        if (head->strided) {
+            const row_view out = head->view.out;
+            const size_t size = (size_t)panel->count * sizeof(float);
+            head->keys.kernels->pack(out.data + panel->first * out.stride, out.stride,
+                                     NULL, panel->count, panel->width,
+                                     head->keys.value_dim, 1, panel->outputs);
+            memcpy(panel->largest, head->slot->largest + panel->first, size);
+            memcpy(panel->sum, head->slot->sum + panel->first, size);
+        }
         sh_dense_stream(&keys, band.first, band.last, panel, scratch->scores, hide_far,
                         shared);
-        finish_panel(head, panel);
+        sh_dense_invert(&head->keys, panel);
+        for (int i = 0; i < panel->width; i++)
+            if (!sees_any(head, panel->first + i))
+                panel->inverse[i] = 0;
+        sh_dense_write(&head->keys, panel, head->view.out, head->largest, head->inverse);
     }
 }
 
@@ -296,31 +279,31 @@ static void forward_head(const attention_call *call, int64_t unit, int slot,
 
 /* ---- Backward --------------------------------------------------------------------- */
 
-/* One panel of a job over some keys. */
-static void backward_panel(const dense_backward_job *job, key_range keys,
-                           query_panel *panel, dense_scratch *scratch) {
-    sh_dense_backward_start(job, panel);
-    sh_dense_backward_panel(job, keys.first, keys.last, panel, scratch);
-    if (job->dq.data)
-        job->keys.kernels->unpack(panel->grad_q, panel->count, panel->width,
-                                  job->keys.dim, NULL, NULL, job->onto,
-                                  job->dq.data + panel->first * job->dq.stride,
-                                  job->dq.stride, NULL);
+/* Queries first .. last - 1 of a job over keys of the band, or over some others. */
+static void backward_rows(const window_head *head, const dense_backward_job *job,
+                          const key_range *others, int64_t first, int64_t last,
+                          int thread) {
+    const kernel_table *kernels = head->keys.kernels;
+    const int64_t block = sh_dense_block(kernels);
+    dense_scratch *scratch = &((window_work *)head->call->plan->work)->threads[thread];
+    for (; first < last; first += block) {
+        const int panels =
+            sh_dense_cut(scratch, kernels, first, min(first + block, last));
+        for (int p = 0; p < panels; p++) {
+            query_panel *panel = &scratch->panels[p];
+            const key_range keys = others ? *others : band_of(head, panel);
+            sh_dense_backward_start(job, panel);
+            sh_dense_backward_panel(job, keys.first, keys.last, panel, scratch);
+            sh_dense_backward_write(job, panel, job->onto);
+        }
+    }
 }
 
 static void band_backward_task(void *shared, int64_t task, int thread) {
     const window_head *head = shared;
-    const kernel_table *kernels = head->keys.kernels;
     const int64_t start = (2 * task + head->phase) * head->chunk;
-    const int64_t end = min(start + head->chunk, head->view.queries);
-    const int64_t block = sh_dense_block(kernels);
-    dense_scratch *scratch = scratch_of(head, thread);
-    for (int64_t first = start; first < end; first += block) {
-        const int panels = sh_dense_cut(scratch, kernels, first, min(first + block, end));
-        for (int p = 0; p < panels; p++)
-            backward_panel(&head->backward, band_of(head, &scratch->panels[p]),
-                           &scratch->panels[p], scratch);
-    }
+    backward_rows(head, &head->backward, NULL, start,
+                  min(start + head->chunk, head->view.queries), thread);
 }
 
 /* Queries `from`, from + W ...: adds to what the band gave, and no other residue does. */
@@ -331,8 +314,6 @@ static void stride_backward_task(void *shared, int64_t from, int thread) {
     const int64_t r = residue_of(head, from);
     score_masks masks;
     const key_range keys = {0, count_every(head, head->view.keys, r)};
-    const int64_t block = sh_dense_block(head->keys.kernels);
-    dense_scratch *scratch = scratch_of(head, thread);
     const dense_backward_job job = {.keys = every_key(head, from, &masks),
                                     .x = every(head, band->x, from),
                                     .dout = every(head, band->dout, from),
@@ -343,12 +324,7 @@ static void stride_backward_task(void *shared, int64_t from, int thread) {
                                     .dk = every(head, band->dk, r),
                                     .dv = every(head, band->dv, r),
                                     .onto = 1};
-    for (int64_t first = 0; first < n; first += block) {
-        const int panels =
-            sh_dense_cut(scratch, job.keys.kernels, first, min(first + block, n));
-        for (int p = 0; p < panels; p++)
-            backward_panel(&job, keys, &scratch->panels[p], scratch);
-    }
+    backward_rows(head, &job, &keys, 0, n, thread);
 }
 
 /* One query head: adds to dk and dv. */
@@ -399,29 +375,25 @@ static operation_count operations(const shoal_attention *attention,
                                       (double)(problem->dim + problem->value_dim)};
 }
 
-const attention_kind sh_local_kind = {
-    .info = {.name = "local-W",
-             .number = "window",
-             .cost = "N W (D + Dv)",
-             .summary = "only the keys at most W/2 positions away",
-             .defaults = {.kind = SHOAL_LOCAL, .window = 64},
-             .has_masks = 1},
-    .forwards_half_precision = 1,
-    .operations = operations,
-    .place = place,
-    .forward_head = forward_head,
-    .backward_head = backward_unit,
-};
+#define WINDOW_FUNCTIONS                                                                 \
+    .operations = operations, .place = place, .forward_head = forward_head,              \
+    .backward_head = backward_unit
 
-const attention_kind sh_strided_kind = {
-    .info = {.name = "strided-W",
-             .number = "window",
-             .cost = "N (W + S / W) (D + Dv)",
-             .summary = "the keys at most W/2 positions away, and those a multiple of W",
-             .defaults = {.kind = SHOAL_STRIDED, .window = 64},
-             .has_masks = 1},
-    .operations = operations,
-    .place = place,
-    .forward_head = forward_head,
-    .backward_head = backward_unit,
-};
+const attention_kind sh_local_kind =
+    {.info = {.name = "local-W",
+              .number = "window",
+              .cost = "N W (D + Dv)",
+              .summary = "only the keys at most W/2 positions away",
+              .defaults = {.kind = SHOAL_LOCAL, .window = 64},
+              .has_masks = 1},
+     .forwards_half_precision = 1,
+     WINDOW_FUNCTIONS};
+
+const attention_kind sh_strided_kind =
+    {.info = {.name = "strided-W",
+              .number = "window",
+              .cost = "N (W + S / W) (D + Dv)",
+              .summary = "the keys at most W/2 positions away, and those a multiple of W",
+              .defaults = {.kind = SHOAL_STRIDED, .window = 64},
+              .has_masks = 1},
+     WINDOW_FUNCTIONS};

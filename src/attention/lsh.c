@@ -153,34 +153,6 @@ static void place_thread(lsh_scratch *scratch, dense_scratch *dense,
     scratch->grad_bias = sh_reserve(work, LSH_WINDOW, sizeof(float));
 }
 
-static void place_count(lsh_count *count, const shoal_plan *plan, block_layout *work) {
-    const int64_t M = most_counted(plan), rounds = plan->attention.rounds;
-    count->keys = sh_reserve(work, M * plan->problem.dim, sizeof(float));
-    count->chunks = sh_reserve(work, rounds * M + STRIP, sizeof(uint8_t));
-    count->logs = sh_reserve(work, rounds + 1, sizeof(float));
-    if (plan->with_backward)
-        count->turns = sh_reserve(work, ceil_divide(M, sh_dense_block(plan->kernels)),
-                                  sizeof(atomic_int));
-}
-
-static void place_slot(lsh_slot *slot, const shoal_plan *plan, block_layout *work) {
-    const int64_t n = plan->problem.queries, dim = plan->problem.dim;
-    const int64_t buckets = sh_lsh_bucket_count(n);
-    slot->inverse_length = sh_reserve(work, n, sizeof(double));
-    slot->projections = sh_reserve(work, buckets / 2 * dim, sizeof(float));
-    slot->buckets = sh_reserve(work, n, sizeof(int32_t));
-    slot->offsets = sh_reserve(work, buckets + 1, sizeof(int32_t));
-    slot->sum = sh_reserve(work, n, sizeof(float));
-    if (plan->with_backward) {
-        slot->delta = sh_reserve(work, n, sizeof(float));
-        slot->grad_keys = sh_reserve(work, n * dim, sizeof(float));
-    } else {
-        slot->order = sh_reserve(work, n, sizeof(int32_t));
-        slot->largest = sh_reserve(work, n, sizeof(float));
-    }
-    place_count(&slot->count, plan, work);
-}
-
 static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     lsh_work measured, *own = sh_reserve(work, 1, sizeof *own);
     const int slots =
@@ -193,8 +165,31 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     for (int t = 0; t < plan->threads; t++)
         place_thread(own->threads ? &own->threads[t] : &(lsh_scratch){0},
                      own->dense ? &own->dense[t] : &(dense_scratch){0}, plan, work);
-    for (int s = 0; s < slots; s++)
-        place_slot(own->slots ? &own->slots[s] : &(lsh_slot){0}, plan, work);
+    for (int s = 0; s < slots; s++) {
+        lsh_slot *slot = own->slots ? &own->slots[s] : &(lsh_slot){0};
+        const int64_t n = plan->problem.queries, dim = plan->problem.dim;
+        const int64_t buckets = sh_lsh_bucket_count(n);
+        slot->inverse_length = sh_reserve(work, n, sizeof(double));
+        slot->projections = sh_reserve(work, buckets / 2 * dim, sizeof(float));
+        slot->buckets = sh_reserve(work, n, sizeof(int32_t));
+        slot->offsets = sh_reserve(work, buckets + 1, sizeof(int32_t));
+        slot->sum = sh_reserve(work, n, sizeof(float));
+        if (plan->with_backward) {
+            slot->delta = sh_reserve(work, n, sizeof(float));
+            slot->grad_keys = sh_reserve(work, n * dim, sizeof(float));
+        } else {
+            slot->order = sh_reserve(work, n, sizeof(int32_t));
+            slot->largest = sh_reserve(work, n, sizeof(float));
+        }
+        const int64_t M = most_counted(plan), rounds = plan->attention.rounds;
+        slot->count.keys = sh_reserve(work, M * plan->problem.dim, sizeof(float));
+        slot->count.chunks = sh_reserve(work, rounds * M + STRIP, sizeof(uint8_t));
+        slot->count.logs = sh_reserve(work, rounds + 1, sizeof(float));
+        if (plan->with_backward)
+            slot->count.turns = sh_reserve(work,
+                                           ceil_divide(M, sh_dense_block(plan->kernels)),
+                                           sizeof(atomic_int));
+    }
     state_at(plan, state);
 }
 
@@ -245,27 +240,6 @@ typedef struct {
     int32_t most_at[MAX_PANEL], least_at[MAX_PANEL];
 } extremes;
 
-static void extremes_start(extremes *found) {
-    for (int i = 0; i < MAX_PANEL; i++) {
-        found->most[i] = -INFINITY;
-        found->least[i] = INFINITY;
-        found->most_at[i] = found->least_at[i] = 0;
-    }
-}
-
-static void extremes_add(extremes *found, const float *products, int width, int count,
-                         int32_t first) {
-    for (int r = 0; r < count; r++)
-        for (int i = 0; i < width; i++) {
-            const float product = products[r * width + i];
-            const int more = product > found->most[i], less = product < found->least[i];
-            found->most[i] = more ? product : found->most[i];
-            found->most_at[i] = more ? first + r : found->most_at[i];
-            found->least[i] = less ? product : found->least[i];
-            found->least_at[i] = less ? first + r : found->least_at[i];
-        }
-}
-
 /* One run of panels of queries. */
 static void hash_task(void *shared, int64_t task, int thread) {
     const lsh_job *job = shared;
@@ -284,7 +258,11 @@ static void hash_task(void *shared, int64_t task, int thread) {
             unit_row(job, panel->first + i, scratch->keys + i * dim);
         kernels->pack(scratch->keys, dim, NULL, panel->count, panel->width, (int)dim, 1,
                       panel->queries);
-        extremes_start(&found[p]);
+        for (int i = 0; i < MAX_PANEL; i++) {
+            found[p].most[i] = -INFINITY;
+            found[p].least[i] = INFINITY;
+            found[p].most_at[i] = found[p].least_at[i] = 0;
+        }
     }
     for (int32_t c = 0; c < half; c += KEY_BLOCK)
         for (int p = 0; p < panels; p++) {
@@ -293,7 +271,16 @@ static void hash_task(void *shared, int64_t task, int thread) {
             kernels->score(panel->queries, panel->width, (int)dim,
                            job->slot->projections + c * dim, dim, count,
                            scratch->dense->scores);
-            extremes_add(&found[p], scratch->dense->scores, panel->width, count, c);
+            for (int r = 0; r < count; r++)
+                for (int i = 0; i < panel->width; i++) {
+                    const float product = scratch->dense->scores[r * panel->width + i];
+                    const int more = product > found[p].most[i],
+                              less = product < found[p].least[i];
+                    found[p].most[i] = more ? product : found[p].most[i];
+                    found[p].most_at[i] = more ? c + r : found[p].most_at[i];
+                    found[p].least[i] = less ? product : found[p].least[i];
+                    found[p].least_at[i] = less ? c + r : found[p].least_at[i];
+                }
         }
     for (int p = 0; p < panels; p++)
         for (int i = 0; i < scratch->dense->panels[p].count; i++)
@@ -401,39 +388,6 @@ static void cut(const shoal_plan *plan, const lsh_chunk *chunk, int64_t first,
 
 /* ---- Forward ---------------------------------------------------------------------- */
 
-/* Takes up the panel's softmax where the round before left it. */
-static void resume_panel(const lsh_job *job, const int32_t *queries, query_panel *panel) {
-    const shoal_plan *plan = job->call->plan;
-    const int value_dim = (int)plan->problem.value_dim, fresh = job->round == 0;
-    plan->kernels->pack(job->view.q.data, job->view.q.stride, queries, panel->count,
-                        panel->width, (int)plan->problem.dim, plan->problem.scale,
-                        panel->queries);
-    plan->kernels->pack(job->view.out.data, job->view.out.stride, queries,
-                        fresh ? 0 : panel->count, panel->width, value_dim, 1,
-                        panel->outputs);
-    for (int i = 0; i < panel->width; i++) {
-        int begun = i < panel->count && !fresh;
-        panel->largest[i] = begun ? job->largest[queries[i]] : LOWEST_SCORE;
-        panel->sum[i] = begun ? job->slot->sum[queries[i]] : 0;
-    }
-}
-
-static void store_panel(const lsh_job *job, const dense_keys *keys,
-                        const int32_t *queries, query_panel *panel) {
-    const shoal_plan *plan = job->call->plan;
-    const int last = job->round == plan->attention.rounds - 1;
-    sh_dense_invert(keys, panel);
-    for (int i = 0; i < panel->count; i++) {
-        job->largest[queries[i]] = panel->largest[i];
-        job->slot->sum[queries[i]] = panel->sum[i];
-        if (last && job->inverse)
-            job->inverse[queries[i]] = panel->inverse[i];
-    }
-    plan->kernels->unpack(panel->outputs, panel->count, panel->width,
-                          (int)plan->problem.value_dim, last ? panel->inverse : NULL,
-                          NULL, 0, job->view.out.data, job->view.out.stride, queries);
-}
-
 static void forward_chunk(void *shared, int64_t task, int thread) {
     const lsh_job *job = shared;
     const shoal_plan *plan = job->call->plan;
@@ -445,10 +399,32 @@ static void forward_chunk(void *shared, int64_t task, int thread) {
     for (int64_t first = 0; first < chunk.count; first += panel->width) {
         const int32_t *queries = chunk.window + chunk.before + first;
         cut(plan, &chunk, first, panel);
-        resume_panel(job, queries, panel);
+        /* Takes up the panel's softmax where the round before left it. */
+        const int value_dim = (int)plan->problem.value_dim, fresh = job->round == 0;
+        plan->kernels->pack(job->view.q.data, job->view.q.stride, queries, panel->count,
+                            panel->width, (int)plan->problem.dim, plan->problem.scale,
+                            panel->queries);
+        plan->kernels->pack(job->view.out.data, job->view.out.stride, queries,
+                            fresh ? 0 : panel->count, panel->width, value_dim, 1,
+                            panel->outputs);
+        for (int i = 0; i < panel->width; i++) {
+            int begun = i < panel->count && !fresh;
+            panel->largest[i] = begun ? job->largest[queries[i]] : LOWEST_SCORE;
+            panel->sum[i] = begun ? job->slot->sum[queries[i]] : 0;
+        }
         sh_dense_stream(&keys, 0, chunk.before + chunk.count, panel,
                         scratch->dense->scores, hide_self, &chunk);
-        store_panel(job, &keys, queries, panel);
+        const int last = job->round == plan->attention.rounds - 1;
+        sh_dense_invert(&keys, panel);
+        for (int i = 0; i < panel->count; i++) {
+            job->largest[queries[i]] = panel->largest[i];
+            job->slot->sum[queries[i]] = panel->sum[i];
+            if (last && job->inverse)
+                job->inverse[queries[i]] = panel->inverse[i];
+        }
+        plan->kernels->unpack(panel->outputs, panel->count, panel->width,
+                              (int)plan->problem.value_dim, last ? panel->inverse : NULL,
+                              NULL, 0, job->view.out.data, job->view.out.stride, queries);
     }
 }
 

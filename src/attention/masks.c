@@ -7,34 +7,17 @@
 
 /* ---- The masks of a head ---------------------------------------------------------- */
 
-static int is_contiguous(const shoal_pair_strides *s) {
-    return !s->batch && !s->head && !s->query && !s->key;
-}
-
 static shoal_pair_strides strides_of(const shoal_problem *problem,
                                      const shoal_pair_strides *given) {
     const int64_t row = problem->keys, head = problem->queries * row;
     const shoal_pair_strides contiguous = {problem->heads * head, head, row, 1};
-    return given && !is_contiguous(given) ? *given : contiguous;
+    return given && (given->batch || given->head || given->query || given->key)
+               ? *given
+               : contiguous;
 }
 
 static int64_t start_of(const shoal_pair_strides *s, int64_t b, int64_t h) {
     return b * s->batch + h * s->head;
-}
-
-static void set_key_bias(const attention_call *call, int64_t b, int64_t h,
-                         score_masks *masks) {
-    const shoal_problem *problem = &call->plan->problem;
-    shoal_strides strides = call->inputs->key_bias_strides;
-    if (!strides.batch && !strides.head && !strides.position)
-        strides = (shoal_strides){problem->heads * problem->keys, problem->keys, 1};
-    masks->key_bias_step = strides.position;
-    masks->dkey_bias_step = 1;
-    if (call->inputs->key_bias)
-        masks->key_bias = call->inputs->key_bias + b * strides.batch + h * strides.head;
-    if (call->gradients && call->gradients->dkey_bias)
-        masks->dkey_bias = call->gradients->dkey_bias +
-                           (b * problem->heads + h) * problem->keys;
 }
 
 static uint64_t head_seed(uint64_t seed, int64_t head) {
@@ -67,7 +50,16 @@ score_masks sh_masks_of(const attention_call *call, const head_view *view) {
         masks.mask = inputs->mask + start_of(&mask, b, h);
     if (call->gradients && call->gradients->dbias)
         masks.dbias = call->gradients->dbias + start_of(&slopes, b, h);
-    set_key_bias(call, b, h, &masks);
+    shoal_strides strides = call->inputs->key_bias_strides;
+    if (!strides.batch && !strides.head && !strides.position)
+        strides = (shoal_strides){problem->heads * problem->keys, problem->keys, 1};
+    masks.key_bias_step = strides.position;
+    masks.dkey_bias_step = 1;
+    if (call->inputs->key_bias)
+        masks.key_bias = call->inputs->key_bias + b * strides.batch + h * strides.head;
+    if (call->gradients && call->gradients->dkey_bias)
+        masks.dkey_bias = call->gradients->dkey_bias +
+                          (b * problem->heads + h) * problem->keys;
     return masks;
 }
 
@@ -195,32 +187,6 @@ static void add_bias(const score_masks *masks, const score_block *block, float *
             scores[r * block->width + i] += bias[at(steps, i, r)];
 }
 
-/* The mask as a bias of 0 and -inf. */
-static void hide_masked(const score_masks *masks, const score_block *block,
-                        float *scores) {
-    const pair_steps steps = masks->mask_steps;
-    const uint8_t *mask = masks->mask + at(steps, block->query, block->key);
-    const int lanes = steps.query ? block->lanes : 1;
-    block_rows rows;
-    for (int i = 0; i < lanes; i++)
-        for (int r = 0; r < block->count; r++)
-            rows.of[i * KEY_BLOCK + r] = mask[at(steps, i, r)] ? 0 : -INFINITY;
-    if (steps.query)
-        block->kernels->add_across(rows.of, KEY_BLOCK, lanes, block->width, block->count,
-                                   scores);
-    else
-        block->kernels->add_to_rows(rows.of, 1, block->width, block->count, scores);
-}
-
-/* Only a block that the diagonal crosses has something to hide. */
-static void hide_future(const score_masks *masks, const score_block *block,
-                        float *scores) {
-    const int64_t self = block->key - block->query - masks->ahead;
-    for (int64_t r = max(0, 1 - self); r < block->count; r++)
-        for (int64_t i = 0; i < min(self + r, block->lanes); i++)
-            scores[r * block->width + i] = -INFINITY;
-}
-
 int sh_masks_have_rows(const score_masks *masks) {
     return (masks->bias && has_rows(masks->bias_steps)) ||
            (masks->mask && has_rows(masks->mask_steps));
@@ -249,21 +215,27 @@ void sh_masks_apply(const score_masks *masks, const score_block *block, float *s
                                     scores);
     if (masks->bias)
         add_bias(masks, block, scores);
-    if (masks->mask)
-        hide_masked(masks, block, scores);
-    if (masks->causal)
-        hide_future(masks, block, scores);
-}
-
-/* factors [count] of one query's keys. */
-static void draw_factors(const score_masks *masks, int64_t query, int64_t key, int count,
-                         float *factors) {
-    uint64_t word = 0;
-    for (int r = 0; r < count; r++) {
-        const int64_t l = masks->first_key + (key + r) * masks->step;
-        if (r == 0 || masks->step > 1 || l % 4 == 0)
-            word = random_word(masks->seed, masks->first_query + query * masks->step, l);
-        factors[r] = factor_of(masks->dropped, word, l);
+    if (masks->mask) {
+        /* The mask as a bias of 0 and -inf. */
+        const pair_steps steps = masks->mask_steps;
+        const uint8_t *mask = masks->mask + at(steps, block->query, block->key);
+        const int lanes = steps.query ? block->lanes : 1;
+        block_rows rows;
+        for (int i = 0; i < lanes; i++)
+            for (int r = 0; r < block->count; r++)
+                rows.of[i * KEY_BLOCK + r] = mask[at(steps, i, r)] ? 0 : -INFINITY;
+        if (steps.query)
+            block->kernels->add_across(rows.of, KEY_BLOCK, lanes, block->width,
+                                       block->count, scores);
+        else
+            block->kernels->add_to_rows(rows.of, 1, block->width, block->count, scores);
+    }
+    if (masks->causal) {
+        /* Only a block that the diagonal crosses has something to hide. */
+        const int64_t self = block->key - block->query - masks->ahead;
+        for (int64_t r = max(0, 1 - self); r < block->count; r++)
+            for (int64_t i = 0; i < min(self + r, block->lanes); i++)
+                scores[r * block->width + i] = -INFINITY;
     }
 }
 
@@ -271,9 +243,17 @@ void sh_masks_drop(const score_masks *masks, const score_block *block, float *we
     if (!masks->dropped)
         return;
     block_rows rows, factors;
-    for (int i = 0; i < block->lanes; i++)
-        draw_factors(masks, block->query + i, block->key, block->count,
-                     rows.of + i * KEY_BLOCK);
+    for (int i = 0; i < block->lanes; i++) {
+        uint64_t word = 0;
+        for (int r = 0; r < block->count; r++) {
+            const int64_t l = masks->first_key + (block->key + r) * masks->step;
+            if (r == 0 || masks->step > 1 || l % 4 == 0)
+                word = random_word(masks->seed,
+                                   masks->first_query + (block->query + i) * masks->step,
+                                   l);
+            rows.of[i * KEY_BLOCK + r] = factor_of(masks->dropped, word, l);
+        }
+    }
     block->kernels->pack(rows.of, KEY_BLOCK, NULL, block->lanes, block->width,
                          block->count, 1, factors.of);
     block->kernels->multiply((int64_t)block->count * block->width, factors.of, weights);

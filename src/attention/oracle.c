@@ -74,22 +74,6 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
 
 /* ---- The search ------------------------------------------------------------------- */
 
-/* What no comparison finds: NaN, and -infinity while nothing better filled the list,
-   unless it is `hidden` keys that have it. */
-static void collect_unordered(oracle_scratch *scratch, int live, int width, int count,
-                              int32_t first, int hidden) {
-    const topk_lists *lists = &scratch->lists;
-    for (int r = 0; r < count; r++)
-        for (int i = 0; i < live; i++) {
-            float score = scratch->scores[r * width + i];
-            int lowest = !hidden && score == -INFINITY && lists->floor[i] == -INFINITY;
-            if (!isnan(score) && !lowest)
-                continue;
-            topk_list(lists, i)[lists->counts[i]++] =
-                candidate_pack(isnan(score) ? NAN : score, first + r);
-        }
-}
-
 static int any_unordered(const float *scores, int count) {
     int found = 0;
     for (int i = 0; i < count; i++)
@@ -118,8 +102,20 @@ static void search(const shoal_plan *plan, const head_view *view,
         if (masks)
             sh_masks_apply(masks, &block, scratch->scores);
         sh_topk_collect(lists, scratch->scores, live, width, count, key);
-        if (any_unordered(scratch->scores, count * width))
-            collect_unordered(scratch, live, width, count, (int32_t)key, masks != NULL);
+        if (any_unordered(scratch->scores, count * width)) {
+            /* What no comparison finds: NaN, and -infinity while nothing better filled
+               the list, unless it is hidden keys that have it. */
+            for (int r = 0; r < count; r++)
+                for (int i = 0; i < live; i++) {
+                    float score = scratch->scores[r * width + i];
+                    int lowest = !masks && score == -INFINITY &&
+                                 lists->floor[i] == -INFINITY;
+                    if (!isnan(score) && !lowest)
+                        continue;
+                    topk_list(lists, i)[lists->counts[i]++] =
+                        candidate_pack(isnan(score) ? NAN : score, (int32_t)key + r);
+                }
+        }
     }
     for (int i = 0; i < live; i++) {
         lists->counts[i] = sh_topk_cut(topk_list(lists, i), lists->counts[i], lists->k);
@@ -140,29 +136,6 @@ static void softmax(double *scores, int32_t count) {
         scores[j] /= sum;
 }
 
-/* out[d] = sum over j of weights[j] * v[key j][d]. */
-static void mix_values(const uint64_t *list, const double *weights, int32_t count,
-                       row_view v, int64_t value_dim, float *out) {
-    for (int64_t first = 0; first < value_dim; first += FEATURES) {
-        const int64_t features = min(FEATURES, value_dim - first);
-        double sums[FEATURES] = {0};
-        for (int32_t j = 0; j < count; j++) {
-            const float *value = v.data + candidate_key(list[j]) * v.stride + first;
-            for (int64_t d = 0; d < features; d++)
-                sums[d] += weights[j] * (double)value[d];
-        }
-        for (int64_t d = 0; d < features; d++)
-            out[first + d] = (float)sums[d];
-    }
-}
-
-/* Multiplies by dropout's factors. */
-static void drop(const score_masks *masks, int64_t query, const uint64_t *list,
-                 int32_t count, double *weights) {
-    for (int32_t j = 0; masks && j < count; j++)
-        weights[j] *= (double)sh_masks_factor(masks, query, candidate_key(list[j]));
-}
-
 static void attend(const attention_call *call, const head_view *view,
                    const score_masks *masks, int64_t query, const uint64_t *list,
                    int32_t count, double *weights, float *out) {
@@ -172,8 +145,22 @@ static void attend(const attention_call *call, const head_view *view,
     for (int32_t j = 0; j < count; j++)
         weights[j] = (double)candidate_score(list[j]);
     softmax(weights, count);
-    drop(masks, query, list, count, weights);
-    mix_values(list, weights, count, view->v, plan->problem.value_dim, out);
+    /* Multiplies by dropout's factors. */
+    for (int32_t j = 0; masks && j < count; j++)
+        weights[j] *= (double)sh_masks_factor(masks, query, candidate_key(list[j]));
+    /* out[d] = sum over j of weights[j] * v[key j][d]. */
+    for (int64_t first = 0; first < plan->problem.value_dim; first += FEATURES) {
+        const int64_t features = min(FEATURES, plan->problem.value_dim - first);
+        double sums[FEATURES] = {0};
+        for (int32_t j = 0; j < count; j++) {
+            const float *value = view->v.data + candidate_key(list[j]) * view->v.stride +
+                                 first;
+            for (int64_t d = 0; d < features; d++)
+                sums[d] += weights[j] * (double)value[d];
+        }
+        for (int64_t d = 0; d < features; d++)
+            out[first + d] = (float)sums[d];
+    }
     if (!chosen)
         return;
     chosen += (view->head * plan->problem.queries + query) * k;
@@ -240,15 +227,6 @@ typedef struct {
     oracle_scratch *scratch;
 } backward_head;
 
-static double score_of(const backward_head *head, int64_t query, int64_t key) {
-    const shoal_problem *problem = &head->plan->problem;
-    const head_view *view = &head->view;
-    const double score = (double)problem->scale *
-                         dot(view->q.data + query * view->q.stride,
-                             view->k.data + key * view->k.stride, problem->dim);
-    return head->masks ? sh_masks_score(head->masks, query, key, score) : score;
-}
-
 static double factor_of(const backward_head *head, int64_t query, int64_t key) {
     return head->masks ? (double)sh_masks_factor(head->masks, query, key) : 1;
 }
@@ -263,7 +241,13 @@ static int32_t fill_slopes(const backward_head *head, int64_t query,
     int32_t count = 0;
     for (; count < kept_keys(head->plan) && chosen[count] >= 0; count++) {
         const int64_t key = chosen[count];
-        weights[count] = score_of(head, query, key);
+        const shoal_problem *problem = &head->plan->problem;
+        const head_view *view = &head->view;
+        const double score = (double)problem->scale *
+                             dot(view->q.data + query * view->q.stride,
+                                 view->k.data + key * view->k.stride, problem->dim);
+        weights[count] = head->masks ? sh_masks_score(head->masks, query, key, score)
+                                     : score;
         slopes[count] = factor_of(head, query, key) *
                         dot(dout, v.data + key * v.stride, head->plan->problem.value_dim);
     }
@@ -316,33 +300,31 @@ static void backward_query(const backward_head *head, int64_t query) {
         head->view.dq.data[query * head->view.dq.stride + d] = (float)sums[d];
 }
 
-static void run_backward_head(const attention_call *call, const kv_head_view *own,
-                              int64_t h, oracle_scratch *scratch) {
-    const shoal_plan *plan = call->plan;
-    const shoal_problem *problem = &plan->problem;
-    backward_head head = {.plan = plan,
-                          .view = sh_view_of(call, own->b, h),
-                          .dk = own->dk,
-                          .dv = own->dv,
-                          .chosen = state_at(plan, &(block_layout){.base = call->state}),
-                          .scratch = scratch};
-    score_masks masks;
-    head.masks = sh_masks_in(call, &head.view, &masks);
-    const int64_t live = head.view.keys > 0 ? head.view.queries : 0;
-    head.chosen += head.view.head * problem->queries * kept_keys(plan);
-    sh_clear_rows(head.view.dq, live, head.view.query_rows, problem->dim);
-    for (int64_t i = 0; i < live; i++)
-        backward_query(&head, i);
-}
-
 /* One key/value head, with the query heads that share it. */
 static void backward_task(void *shared, int64_t task, int thread) {
     const oracle_unit *at = shared;
     const oracle_work *work = at->call->plan->work;
     const kv_head_view own = sh_start_kv_head(at->call, at->unit);
     (void)task;
-    for (int64_t h = own.first; h < own.last; h++)
-        run_backward_head(at->call, &own, h, &work->threads[thread]);
+    for (int64_t h = own.first; h < own.last; h++) {
+        const shoal_plan *plan = at->call->plan;
+        const shoal_problem *problem = &plan->problem;
+        backward_head head = {.plan = plan,
+                              .view = sh_view_of(at->call, own.b, h),
+                              .dk = own.dk,
+                              .dv = own.dv,
+                              .chosen =
+                                  state_at(plan,
+                                           &(block_layout){.base = at->call->state}),
+                              .scratch = &work->threads[thread]};
+        score_masks masks;
+        head.masks = sh_masks_in(at->call, &head.view, &masks);
+        const int64_t live = head.view.keys > 0 ? head.view.queries : 0;
+        head.chosen += head.view.head * problem->queries * kept_keys(plan);
+        sh_clear_rows(head.view.dq, live, head.view.query_rows, problem->dim);
+        for (int64_t i = 0; i < live; i++)
+            backward_query(&head, i);
+    }
 }
 
 static void backward_unit(const attention_call *call, int64_t unit, int slot,

@@ -196,9 +196,9 @@ shoal_status shoal_plan_tilt(const shoal_plan *plan, const void *state, int64_t 
     shoal_slot kept;
     shoal_sizes size;
     if (!tilt || !read_state(plan, state, head, &kept, &size))
-        return sh_fail(plan ? plan->context : NULL, SHOAL_INVALID,
-                       "shoal_plan_tilt: not a plan of shoal-C with "
-                       "SHOAL_WITH_BACKWARD, or no such head");
+        return REFUSE(plan ? plan->context : NULL,
+                      "shoal_plan_tilt: not a plan of shoal-C with "
+                      "SHOAL_WITH_BACKWARD, or no such head");
     *tilt = (shoal_tilt){.rank = size.dims,
                          .near = size.near,
                          .key_clusters = kept.clusters.of_keys,

@@ -267,24 +267,6 @@ static void weigh_near(const shoal_head *head, const shoal_members *members,
                                  panel->largest, panel->inverse, panel->delta, 1);
 }
 
-/* Lanes whose rest was found by too large a subtraction. */
-static void find_direct(const shoal_head *head, const shoal_members *members,
-                        panel_gradients *own) {
-    const query_panel *panel = members->panel;
-    const int width = panel->width, M = (int)head->size.M;
-    float strain[MAX_PANEL] = {0};
-    head->kernels->mix(own->pairs, width, members->block->strain, 1, M, 1, NULL, strain);
-    own->directs = 0;
-    for (int i = 0; i < width; i++) {
-        own->direct[i] = i < panel->count && strain[i] > SHOAL_STRAIN;
-        own->directs += own->direct[i];
-        for (int m = 0; m < M && own->direct[i]; m++)
-            own->pairs[m * width + i] = own->tilts[m * width + i] = 0;
-        for (int a = 0; a < members->near && own->direct[i]; a++)
-            members->hidden[a * width + i] = members->hidden_slopes[a * width + i] = 0;
-    }
-}
-
 /* Scores become weights, and slopes gradients of scores; those of key clusters are
    gradients of tilts. */
 static void weigh_members(const backward_job *job, const shoal_members *members,
@@ -304,7 +286,18 @@ static void weigh_members(const backward_job *job, const shoal_members *members,
                            panel->delta, 1);
     if (members->near > 0)
         weigh_near(head, members, own);
-    find_direct(head, members, own);
+    /* Lanes whose rest was found by too large a subtraction. */
+    float strain[MAX_PANEL] = {0};
+    head->kernels->mix(own->pairs, width, members->block->strain, 1, M, 1, NULL, strain);
+    own->directs = 0;
+    for (int i = 0; i < width; i++) {
+        own->direct[i] = i < panel->count && strain[i] > SHOAL_STRAIN;
+        own->directs += own->direct[i];
+        for (int m = 0; m < M && own->direct[i]; m++)
+            own->pairs[m * width + i] = own->tilts[m * width + i] = 0;
+        for (int a = 0; a < members->near && own->direct[i]; a++)
+            members->hidden[a * width + i] = members->hidden_slopes[a * width + i] = 0;
+    }
     for (int i = 0; i < panel->count && members->near > 0; i++) {
         const int64_t first = near_first(head, members->queries[i]);
         const int64_t last = near_last(head, members->queries[i]);
@@ -490,16 +483,6 @@ static void scatter_block(const backward_job *job, const shoal_block *block,
     add_scaled(to->centroids + block->j * dim, 1, own->centroid, dim);
 }
 
-/* The cluster that block b belongs to. */
-static int64_t cluster_of(const shoal_clusters *clusters, int64_t b) {
-    int64_t low = 0, high = clusters->queries.used;
-    while (high - low > 1) {
-        const int64_t middle = (low + high) / 2;
-        *(clusters->block_offsets[middle] <= b ? &low : &high) = middle;
-    }
-    return low;
-}
-
 static void block_task(void *shared, int64_t b, int thread) {
     const backward_job *job = shared;
     const shoal_head *head = job->head;
@@ -508,7 +491,13 @@ static void block_task(void *shared, int64_t b, int thread) {
     shoal_members *members = &head->work->members[thread];
     block_gradients *own = &head->work->backward[thread].block;
     panel_gradients *panel = &head->work->backward[thread].panel;
-    const int64_t j = cluster_of(clusters, b), M = head->size.M;
+    /* The cluster that block b belongs to. */
+    int64_t low = 0, high = clusters->queries.used;
+    while (high - low > 1) {
+        const int64_t middle = (low + high) / 2;
+        *(clusters->block_offsets[middle] <= b ? &low : &high) = middle;
+    }
+    const int64_t j = low, M = head->size.M;
     const int64_t first = clusters->queries.offsets[j] +
                           (b - clusters->block_offsets[j]) * head->size.block;
     const int64_t last = min(first + head->size.block, clusters->queries.offsets[j + 1]);
@@ -537,19 +526,6 @@ static void block_task(void *shared, int64_t b, int thread) {
 }
 
 /* ---- The centroids' pass ----------------------------------------------------------- */
-
-static void load_cluster(const backward_job *job, int64_t m, query_panel *panel) {
-    const int64_t M = job->head->size.M, wide = job->head->size.wide;
-    const int64_t at = panel->first * M + m;
-    job->head->kernels->pack(job->gradients->sums + at * wide, M * wide, NULL,
-                             panel->count, panel->width, (int)wide, 1, panel->grad_out);
-    for (int i = 0; i < panel->width; i++) {
-        const int live = i < panel->count;
-        panel->largest[i] = live ? job->sums->top[at + i * M] : 0;
-        panel->delta[i] = live ? job->gradients->mass[at + i * M] : 0;
-        panel->inverse[i] = live ? 1 : 0;
-    }
-}
 
 /* Some keys of cluster m for one panel of centroids. */
 static void keys_backward(const backward_job *job, int64_t m, const key_block *keys,
@@ -619,8 +595,19 @@ static void chunk_task(void *shared, int64_t chunk, int thread) {
         for (int32_t m = clusters->chunk_clusters[chunk];
              m < clusters->chunk_clusters[chunk + 1]; m++) {
             const int64_t last = clusters->keys.offsets[m + 1];
-            for (int p = 0; p < panels; p++)
-                load_cluster(job, m, &panel[p]);
+            for (int p = 0; p < panels; p++) {
+                const int64_t M = job->head->size.M;
+                const int64_t place = panel[p].first * M + m;
+                job->head->kernels->pack(job->gradients->sums + place * wide, M * wide,
+                                         NULL, panel[p].count, panel[p].width, (int)wide,
+                                         1, panel[p].grad_out);
+                for (int i = 0; i < panel[p].width; i++) {
+                    const int live = i < panel[p].count;
+                    panel[p].largest[i] = live ? job->sums->top[place + i * M] : 0;
+                    panel[p].delta[i] = live ? job->gradients->mass[place + i * M] : 0;
+                    panel[p].inverse[i] = live ? 1 : 0;
+                }
+            }
             for (int64_t at = clusters->keys.offsets[m]; at < last; at += KEY_BLOCK) {
                 const int some = (int)min(KEY_BLOCK, last - at);
                 const key_block *keys =

@@ -72,48 +72,7 @@ static void weigh_candidates(const shoal_head *head, const shoal_clusters *clust
     }
 }
 
-/* The best candidates of all chunks, which are merged in place, are the pool. */
-static void load_pool(const shoal_head *head, const shoal_clusters *clusters,
-                      const shoal_sums *sums, const shoal_choices *choices, int64_t j,
-                      shoal_pool *pool) {
-    const int64_t M = head->size.M, p = head->size.p;
-    uint64_t *list = sums->candidates + j * SHOAL_CHUNKS * p;
-    int32_t *keys = choices->pools + j * p, count = 0;
-    for (int64_t chunk = 0; chunk < clusters->chunks; chunk++) {
-        const int32_t more = sums->counts[j * SHOAL_CHUNKS + chunk];
-        memmove(list + count, list + chunk * p, (size_t)more * sizeof *list);
-        count = sh_topk_cut(list, count + more, (int32_t)p);
-    }
-    choices->pool_counts[j] = pool->count = count;
-    for (int32_t i = 0; i < count; i++)
-        keys[i] = clusters->keys.order[candidate_key(list[i])];
-    for (int32_t first = 0; first < count; first += head->kernels->panel)
-        weigh_candidates(head, clusters, j, keys, list, first, pool);
-    for (int64_t m = 0; m < M; m++) {
-        const float mass = sums->mass[j * M + m];
-        pool->logs[m] = mass > 0 ? sums->top[j * M + m] + logf(mass) : no_score;
-    }
-}
-
 /* ---- The exact keys of a block ----------------------------------------------------- */
-
-/* Means of `each` neighbouring rows d; returns how many. */
-static int find_points(const shoal_head *head, const float *d_rows, int64_t members,
-                       float *points) {
-    const int r = head->size.dims, each = head->size.each;
-    int found = 0;
-    for (int64_t first = 0; first < members; first += each, found++) {
-        const int64_t count = min(each, members - first);
-        float *restrict point = points + (int64_t)found * r;
-        memset(point, 0, sizeof(float) * (size_t)r);
-        for (int64_t i = first; i < first + count; i++)
-            for (int d = 0; d < r; d++)
-                point[d] += d_rows[i * r + d];
-        for (int d = 0; d < r; d++)
-            point[d] /= (float)count;
-    }
-    return found;
-}
 
 /* Log of the sum of all keys' weights for every point, by the clusters' plain tilts. */
 static void weigh_points(const shoal_head *head, const shoal_clusters *clusters,
@@ -159,7 +118,19 @@ static void choose_exact(const shoal_head *head, const shoal_clusters *clusters,
     float norms[MAX_PANEL], best[SHOAL_POINTS * MAX_PANEL];
     if (count == 0)
         return;
-    const int points = find_points(head, d_rows, members, pool->points);
+    /* Points are means of `each` neighbouring rows d. */
+    const int each = head->size.each;
+    int points = 0;
+    for (int64_t first = 0; first < members; first += each, points++) {
+        const int64_t some = min(each, members - first);
+        float *restrict point = pool->points + (int64_t)points * r;
+        memset(point, 0, sizeof(float) * (size_t)r);
+        for (int64_t i = first; i < first + some; i++)
+            for (int d = 0; d < r; d++)
+                point[d] += d_rows[i * r + d];
+        for (int d = 0; d < r; d++)
+            point[d] /= (float)some;
+    }
     weigh_points(head, clusters, points, pool, norms);
     for (int i = 0; i < points * width; i++)
         best[i] = LOWEST_SCORE;
@@ -200,27 +171,6 @@ static void place_block(shoal_block *block, const shoal_sizes *size, int64_t lan
     block->logs = reserve_floats(work, M, 1);
     if (block->is_exact)
         memset(block->is_exact, 0, sizeof(uint64_t) * (size_t)(size->S / 64 + 1));
-}
-
-/* What X's keys weigh in their clusters' sums: weights = -e^(s_jl - top). */
-static void weigh_exact(const shoal_head *head, const shoal_clusters *clusters,
-                        const float *top, shoal_block *block) {
-    const kernel_table *kernels = head->kernels;
-    const int width = (int)ceil_divide(block->count, kernels->lanes) * kernels->lanes;
-    float *tops = block->tops, *minus = tops + width, *none = minus + width;
-    kernels->dots_at(head->view.k.data, head->view.k.stride, block->keys, block->count,
-                     head->size.dim, clusters->centroids + block->j * head->size.dim,
-                     block->scores);
-    for (int x = 0; x < width; x++) {
-        const int there = x < block->count;
-        tops[x] = there ? top[block->clusters[x]] : 0;
-        block->weights[x] = there ? block->scores[x] *= head->scale : 0;
-        minus[x] = -1;
-        none[x] = 0;
-    }
-    if (head->masks.key_bias)
-        kernels->add(block->count, block->bias, block->weights);
-    kernels->softmax_slope(block->weights, none, width, 1, tops, minus, none, 0);
 }
 
 /* Cluster m as one key-value pair: the mean of what is left of it, and the log of its
@@ -268,7 +218,23 @@ void sh_shoal_load_block(const shoal_head *head, const shoal_clusters *clusters,
     }
     for (int x = 0; x < count && head->masks.key_bias; x++)
         block->bias[x] = key_bias_of(head, block->keys[x]);
-    weigh_exact(head, clusters, sums->top + at, block);
+    /* What X's keys weigh in their clusters' sums: weights = -e^(s_jl - top). */
+    const kernel_table *kernels = head->kernels;
+    const int width = (int)ceil_divide(block->count, kernels->lanes) * kernels->lanes;
+    float *tops = block->tops, *minus = tops + width, *none = minus + width;
+    kernels->dots_at(head->view.k.data, head->view.k.stride, block->keys, block->count,
+                     head->size.dim, clusters->centroids + block->j * head->size.dim,
+                     block->scores);
+    for (int x = 0; x < width; x++) {
+        const int there = x < block->count;
+        tops[x] = there ? sums->top[at + block->clusters[x]] : 0;
+        block->weights[x] = there ? block->scores[x] *= head->scale : 0;
+        minus[x] = -1;
+        none[x] = 0;
+    }
+    if (head->masks.key_bias)
+        kernels->add(block->count, block->bias, block->weights);
+    kernels->softmax_slope(block->weights, none, width, 1, tops, minus, none, 0);
     memcpy(block->rest, sums->wide + at * wide, sizeof(float) * (size_t)(M * wide));
     memcpy(block->left_mass, sums->mass + at, sizeof(float) * (size_t)M);
     for (int64_t m = 0; m < M; m++)
@@ -425,42 +391,9 @@ static void place_lost(lost_sums *lost, const shoal_sizes *size, block_layout *w
 }
 
 /* Without subtraction: what keys outside the pool have in the clusters, summed again, for
-   a cluster that has such a query; and the pool's keys one by one. So it costs a pass
-   over the keys for every such cluster, and a pass over the pool for every such query.
-   This is the tail of key cluster m; row: [Dv], scratch. */
-static void find_tail(const shoal_head *head, const shoal_clusters *clusters, int64_t j,
-                      int64_t m, lost_sums *lost, float *row) {
-    const row_view k = head->view.k, v = head->view.v;
-    const int Dv = head->size.value_dim, dim = head->size.dim;
-    const int64_t last = clusters->keys.offsets[m + 1];
-    float *tail = lost->tails + m * Dv, *scores = lost->scores;
-    float top = LOWEST_SCORE, mass = 0;
-    memset(tail, 0, sizeof(float) * (size_t)Dv);
-    for (int64_t at = clusters->keys.offsets[m]; at < last; at += KEY_BLOCK) {
-        const int count = (int)min(KEY_BLOCK, last - at);
-        const int32_t *keys = clusters->keys.order + at;
-        head->kernels->dots_at(k.data, k.stride, keys, count, dim,
-                               clusters->centroids + j * dim, scores);
-        const float before = top;
-        for (int x = 0; x < count; x++) {
-            scores[x] = bit_of(lost->is_pooled, keys[x])
-                            ? -INFINITY
-                            : head->scale * scores[x] + key_bias_of(head, keys[x]);
-            top = scores[x] > top ? scores[x] : top;
-        }
-        const float keep = expf(before - top);
-        mass *= keep;
-        for (int x = 0; x < count; x++)
-            mass += scores[x] = expf(scores[x] - top);
-        head->kernels->sum_rows(v.data, v.stride, keys, scores, count, Dv, row);
-        for (int d = 0; d < Dv; d++)
-            tail[d] = tail[d] * keep + row[d];
-    }
-    lost->tail_logs[m] = mass > 0 ? top + logf(mass) : no_score;
-    for (int d = 0; d < Dv && mass > 0; d++)
-        tail[d] /= mass;
-}
-
+   a cluster that has such a query, the tails; and the pool's keys one by one. So it costs
+   a pass over the keys for every such cluster, and a pass over the pool for every such
+   query. row: [Dv], scratch. */
 static void find_lost(const shoal_head *head, const shoal_clusters *clusters, int64_t j,
                       const int32_t *pool, int32_t count, lost_sums *lost, float *row) {
     for (int32_t x = 0; x < count; x++)
@@ -468,8 +401,37 @@ static void find_lost(const shoal_head *head, const shoal_clusters *clusters, in
     head->kernels->dots_at(head->view.k.data, head->view.k.stride, pool, count,
                            head->size.dim, clusters->centroids + j * head->size.dim,
                            lost->pool_scores);
-    for (int64_t m = 0; m < head->size.M; m++)
-        find_tail(head, clusters, j, m, lost, row);
+    for (int64_t m = 0; m < head->size.M; m++) {
+        const row_view k = head->view.k, v = head->view.v;
+        const int Dv = head->size.value_dim, dim = head->size.dim;
+        const int64_t last = clusters->keys.offsets[m + 1];
+        float *tail = lost->tails + m * Dv, *scores = lost->scores;
+        float top = LOWEST_SCORE, mass = 0;
+        memset(tail, 0, sizeof(float) * (size_t)Dv);
+        for (int64_t at = clusters->keys.offsets[m]; at < last; at += KEY_BLOCK) {
+            const int some = (int)min(KEY_BLOCK, last - at);
+            const int32_t *keys = clusters->keys.order + at;
+            head->kernels->dots_at(k.data, k.stride, keys, some, dim,
+                                   clusters->centroids + j * dim, scores);
+            const float before = top;
+            for (int x = 0; x < some; x++) {
+                scores[x] = bit_of(lost->is_pooled, keys[x])
+                                ? -INFINITY
+                                : head->scale * scores[x] + key_bias_of(head, keys[x]);
+                top = scores[x] > top ? scores[x] : top;
+            }
+            const float keep = expf(before - top);
+            mass *= keep;
+            for (int x = 0; x < some; x++)
+                mass += scores[x] = expf(scores[x] - top);
+            head->kernels->sum_rows(v.data, v.stride, keys, scores, some, Dv, row);
+            for (int d = 0; d < Dv; d++)
+                tail[d] = tail[d] * keep + row[d];
+        }
+        lost->tail_logs[m] = mass > 0 ? top + logf(mass) : no_score;
+        for (int d = 0; d < Dv && mass > 0; d++)
+            tail[d] /= mass;
+    }
     lost->found = 1;
 }
 
@@ -580,19 +542,6 @@ static void attend_directly(const shoal_head *head, const shoal_clusters *cluste
 
 /* ---- Outputs ----------------------------------------------------------------------- */
 
-/* What the clusters' rests weigh beside all keys, before near keys are taken off. */
-static void keep_rest(const shoal_head *head, const shoal_members *members,
-                      const float *pairs) {
-    const query_panel *panel = members->panel;
-    float *rest = head->call->approximated + head->view.head * head->size.N;
-    for (int i = 0; i < panel->count; i++) {
-        float sum = 0;
-        for (int m = 0; m < head->size.M; m++)
-            sum += pairs[m * panel->width + i];
-        rest[members->queries[i]] = sum / panel->sum[i];
-    }
-}
-
 /* What near keys have in the rest is taken from the sums and from their own weights. */
 static void take_hidden(const shoal_head *head, const shoal_members *members,
                         float *nearby) {
@@ -646,8 +595,17 @@ static void attend_members(const shoal_head *head, const shoal_clusters *cluster
                     block->keys, block->count, Dv, panel->outputs);
     kernels->mix(pairs, width, block->rest, head->size.wide, M, Dv, NULL, panel->outputs);
     kernels->mix(pairs, width, block->strain, 1, M, 1, NULL, strain);
-    if (head->call->approximated)
-        keep_rest(head, members, pairs);
+    if (head->call->approximated) {
+        /* What the clusters' rests weigh beside all keys, before near keys are taken
+           off. */
+        float *rest = head->call->approximated + head->view.head * head->size.N;
+        for (int i = 0; i < panel->count; i++) {
+            float sum = 0;
+            for (int m = 0; m < head->size.M; m++)
+                sum += pairs[m * panel->width + i];
+            rest[members->queries[i]] = sum / panel->sum[i];
+        }
+    }
     if (near > 0)
         take_hidden(head, members, nearby);
     for (int i = 0; i < width; i++)
@@ -747,7 +705,24 @@ static void cluster_task(void *shared, int64_t j, int thread) {
     int64_t at = clusters->queries.offsets[j], b = clusters->block_offsets[j];
     if (at == last)
         return;
-    load_pool(head, clusters, job->sums, job->choices, j, pool);
+    /* The best candidates of all chunks, which are merged in place, are the pool. */
+    const int64_t M = head->size.M, p = head->size.p;
+    uint64_t *list = job->sums->candidates + j * SHOAL_CHUNKS * p;
+    int32_t *keys = job->choices->pools + j * p, count = 0;
+    for (int64_t chunk = 0; chunk < clusters->chunks; chunk++) {
+        const int32_t more = job->sums->counts[j * SHOAL_CHUNKS + chunk];
+        memmove(list + count, list + chunk * p, (size_t)more * sizeof *list);
+        count = sh_topk_cut(list, count + more, (int32_t)p);
+    }
+    job->choices->pool_counts[j] = pool->count = count;
+    for (int32_t i = 0; i < count; i++)
+        keys[i] = clusters->keys.order[candidate_key(list[i])];
+    for (int32_t first = 0; first < count; first += head->kernels->panel)
+        weigh_candidates(head, clusters, j, keys, list, first, pool);
+    for (int64_t m = 0; m < M; m++) {
+        const float mass = job->sums->mass[j * M + m];
+        pool->logs[m] = mass > 0 ? job->sums->top[j * M + m] + logf(mass) : no_score;
+    }
     for (; at < last; at += size, b++)
         attend_block(job, j, b, at, min(at + size, last), thread);
     for (int32_t x = 0; x < pool->count && lost->found; x++)

@@ -248,20 +248,6 @@ static void find_coordinates(const shoal_head *head, shoal_clusters *clusters,
                      clusters->shift, clusters->coordinates, NULL);
 }
 
-/* What one unit of each coordinate of z changes, over all queries. */
-static void find_stretch(const shoal_head *head, shoal_clusters *clusters) {
-    const int r = head->size.dims;
-    const grouping *queries = &clusters->queries;
-    memset(clusters->stretch, 0, sizeof(float) * (size_t)r * (size_t)r);
-    for (int d = 0; d < r; d++) {
-        double sum = 0;
-        for (int64_t j = 0; j < queries->used; j++)
-            sum += (double)(queries->offsets[j + 1] - queries->offsets[j]) *
-                   (double)clusters->variances[j * r + d];
-        clusters->stretch[d * r + d] = (float)sqrt(sum / (double)head->view.queries);
-    }
-}
-
 /* Sorts the keys, whose clusters and coordinates are there: plain means, and chunks of
    whole clusters, each of at least an eighth of the keys. */
 static void sort_keys(const shoal_head *head, shoal_clusters *clusters) {
@@ -305,7 +291,16 @@ static void find_key_clusters(const shoal_head *head, shoal_clusters *clusters,
         for (int64_t l = 0; l < seen; l++)
             of[l] = (int32_t)l;
     } else {
-        find_stretch(head, clusters);
+        /* What one unit of each coordinate of z changes, over all queries. */
+        const grouping *queries = &clusters->queries;
+        memset(clusters->stretch, 0, sizeof(float) * (size_t)r * (size_t)r);
+        for (int d = 0; d < r; d++) {
+            double sum = 0;
+            for (int64_t j = 0; j < queries->used; j++)
+                sum += (double)(queries->offsets[j + 1] - queries->offsets[j]) *
+                       (double)clusters->variances[j * r + d];
+            clusters->stretch[d * r + d] = (float)sqrt(sum / (double)head->view.queries);
+        }
         sh_lloyd_run(&clusters->key_means, head->kernels, workers, z, r, seen,
                      clusters->stretch, attention->iterations, attention->seed + 1000, of,
                      NULL);
@@ -376,25 +371,6 @@ const key_block *sh_shoal_gather_keys(const shoal_head *head,
     return to;
 }
 
-static void start_panel(const shoal_head *head, const shoal_clusters *clusters,
-                        query_panel *panel, int p, cluster_thread *own) {
-    const int64_t lane = (int64_t)p * head->kernels->panel;
-    const int32_t *offsets = clusters->queries.offsets + panel->first;
-    const int32_t k = (int32_t)head->size.p;
-    const int r = head->size.dims, dim = head->size.dim;
-    head->kernels->pack(clusters->centroids + panel->first * dim, dim, NULL, panel->count,
-                        panel->width, dim, head->scale, panel->queries);
-    head->kernels->pack(clusters->variances + panel->first * r, r, NULL, panel->count,
-                        panel->width, r, 1, own->variances + lane * r);
-    own->lists[p] = (topk_lists){head->kernels, k,
-                                 own->candidates + lane * topk_capacity(k),
-                                 own->counts + lane, own->floor + lane};
-    sh_topk_start(&own->lists[p], panel->count, panel->width);
-    for (int i = 0; i < panel->count; i++)
-        if (offsets[i + 1] - offsets[i] <= 1)
-            own->lists[p].floor[i] = INFINITY;
-}
-
 /* Some keys of one cluster, from key `first` of the order on: their part of the sums, and
    candidates for the pool. */
 static void attend_keys(const shoal_head *head, const key_block *keys, int64_t first,
@@ -429,17 +405,6 @@ static void keep_cluster(const shoal_head *head, const query_panel *panel, int64
     }
 }
 
-static void keep_candidates(const topk_lists *lists, const query_panel *panel,
-                            int64_t chunk, shoal_sums *sums) {
-    for (int i = 0; i < panel->count; i++) {
-        const int64_t at = (panel->first + i) * SHOAL_CHUNKS + chunk;
-        uint64_t *list = topk_list(lists, i);
-        const int32_t count = sh_topk_cut(list, lists->counts[i], lists->k);
-        sums->counts[at] = count;
-        memcpy(sums->candidates + at * lists->k, list, (size_t)count * sizeof *list);
-    }
-}
-
 /* One chunk of key clusters over one batch of panels of centroids, which take turns on
    every block of keys. task = chunk * batches + batch. */
 static void sum_task(void *shared, int64_t task, int thread) {
@@ -454,8 +419,25 @@ static void sum_task(void *shared, int64_t task, int thread) {
     const int64_t batches = ceil_divide(used, batch), chunk = task / batches;
     const int64_t begin = task % batches * batch;
     const int count = sh_dense_cut(dense, head->kernels, begin, min(begin + batch, used));
-    for (int p = 0; p < count; p++)
-        start_panel(head, clusters, &panels[p], p, own);
+    for (int p = 0; p < count; p++) {
+        const int64_t lane = (int64_t)p * head->kernels->panel;
+        const int32_t *offsets = clusters->queries.offsets + panels[p].first;
+        const int32_t k = (int32_t)head->size.p;
+        const int dim = head->size.dim;
+        head->kernels->pack(clusters->centroids + panels[p].first * dim, dim, NULL,
+                            panels[p].count, panels[p].width, dim, head->scale,
+                            panels[p].queries);
+        head->kernels->pack(clusters->variances + panels[p].first * r, r, NULL,
+                            panels[p].count, panels[p].width, r, 1,
+                            own->variances + lane * r);
+        own->lists[p] = (topk_lists){head->kernels, k,
+                                     own->candidates + lane * topk_capacity(k),
+                                     own->counts + lane, own->floor + lane};
+        sh_topk_start(&own->lists[p], panels[p].count, panels[p].width);
+        for (int i = 0; i < panels[p].count; i++)
+            if (offsets[i + 1] - offsets[i] <= 1)
+                own->lists[p].floor[i] = INFINITY;
+    }
     for (int32_t m = clusters->chunk_clusters[chunk];
          m < clusters->chunk_clusters[chunk + 1]; m++) {
         const int64_t last = clusters->keys.offsets[m + 1];
@@ -477,7 +459,15 @@ static void sum_task(void *shared, int64_t task, int thread) {
             keep_cluster(head, &panels[p], m, job->sums);
     }
     for (int p = 0; p < count; p++)
-        keep_candidates(&own->lists[p], &panels[p], chunk, job->sums);
+        for (int i = 0; i < panels[p].count; i++) {
+            const int64_t at = (panels[p].first + i) * SHOAL_CHUNKS + chunk;
+            uint64_t *list = topk_list(&own->lists[p], i);
+            const int32_t kept =
+                sh_topk_cut(list, own->lists[p].counts[i], own->lists[p].k);
+            job->sums->counts[at] = kept;
+            memcpy(job->sums->candidates + at * own->lists[p].k, list,
+                   (size_t)kept * sizeof *list);
+        }
 }
 
 void sh_shoal_find_sums(const shoal_head *head, const shoal_clusters *clusters,

@@ -114,20 +114,6 @@ static bool is_word(const char *text, size_t length, const char *word) {
     return strlen(word) == length && !memcmp(text, word, length);
 }
 
-static shoal_status read_name(shoal_context *context, const char *whole,
-                              const field_row *row, const char *text, size_t length,
-                              shoal_attention *attention) {
-    for (int32_t value = row->min; value <= row->max; value++)
-        if (is_word(text, length, row->names[value])) {
-            *field(attention, row) = value;
-            return SHOAL_OK;
-        }
-    return sh_fail(context, SHOAL_INVALID,
-                   "attention \"%.80s\": %s is \"%.*s\", it must be %s or %s", whole,
-                   row->name, (int)(length < 40 ? length : 40), text, row->names[0],
-                   row->names[1]);
-}
-
 static shoal_status read_field(shoal_context *context, const char *whole,
                                const field_row *row, const char *text, size_t length,
                                shoal_attention *attention) {
@@ -137,12 +123,20 @@ static shoal_status read_field(shoal_context *context, const char *whole,
         *field(attention, row) = SHOAL_BY_SIZE;
         return SHOAL_OK;
     }
-    if (row->names)
-        return read_name(context, whole, row, text, length, attention);
+    if (row->names) {
+        for (int32_t named = row->min; named <= row->max; named++)
+            if (is_word(text, length, row->names[named])) {
+                *field(attention, row) = named;
+                return SHOAL_OK;
+            }
+        return REFUSE(context, "attention \"%.80s\": %s is \"%.*s\", it must be %s or %s",
+                      whole, row->name, (int)(length < 40 ? length : 40), text,
+                      row->names[0], row->names[1]);
+    }
     if (!read_number(text, length, INT32_MAX, &value) || (int32_t)value < row->min ||
         (int32_t)value > row->max)
-        return sh_fail(
-            context, SHOAL_INVALID,
+        return REFUSE(
+            context,
             "attention \"%.80s\": %s is \"%.*s\", it must be a whole number from %d "
             "to %d%s",
             whole, row->name, (int)(length < 40 ? length : 40), text, (int)row->min,
@@ -169,8 +163,8 @@ static shoal_status read_tolerance(shoal_context *context, const char *whole,
     attention->tolerance = (float)value;
     if (points < 2 && digits > 0 && tolerance_is_legal(attention->tolerance))
         return SHOAL_OK;
-    return sh_fail(
-        context, SHOAL_INVALID,
+    return REFUSE(
+        context,
         "attention \"%.80s\": tolerance must be a decimal number from 0.0001 to 10",
         whole);
 }
@@ -188,8 +182,8 @@ static shoal_status refuse_option(shoal_context *context, const spelling *read,
                                   const char *text, size_t length) {
     char options[sizeof(printed){0}.text];
     shoal_attention_print_all(&read->kind->info.defaults, options, sizeof options);
-    return sh_fail(
-        context, SHOAL_INVALID,
+    return REFUSE(
+        context,
         "attention \"%.80s\": \"%.*s\" is not an option of this kind, or is given "
         "twice (the kind with its options: %s)",
         read->whole, (int)(length < 40 ? length : 40), text, options);
@@ -207,9 +201,9 @@ static shoal_status read_option(shoal_context *context, spelling *read, const ch
         read->seen_seed = true;
         if (read_number(equals + 1, rest, UINT64_MAX, &read->attention.seed))
             return SHOAL_OK;
-        return sh_fail(context, SHOAL_INVALID,
-                       "attention \"%.80s\": seed must be a whole number below 2^64",
-                       read->whole);
+        return REFUSE(context,
+                      "attention \"%.80s\": seed must be a whole number below 2^64",
+                      read->whole);
     }
     if (is_word(text, name, "tolerance") && info->has_tolerance &&
         !read->seen_tolerance) {
@@ -224,16 +218,6 @@ static shoal_status read_option(shoal_context *context, spelling *read, const ch
                               &read->attention);
         }
     return refuse_option(context, read, text, length);
-}
-
-static shoal_status refuse_kind(shoal_context *context, const char *text) {
-    printed names = {.length = 0};
-    for (int i = 0; sh_attention_kind_at(i); i++)
-        append(&names, "%s, ", sh_attention_kind_at(i)->info.name);
-    return sh_fail(context, SHOAL_INVALID,
-                   "unknown attention \"%.80s\": the kinds are %ssuch as "
-                   "shoal-64:near=0",
-                   text, names.text);
 }
 
 static shoal_status read_kind(shoal_context *context, size_t length, spelling *read) {
@@ -256,7 +240,13 @@ static shoal_status read_kind(shoal_context *context, size_t length, spelling *r
                                    length - prefix, &read->attention)
                       : SHOAL_OK;
     }
-    return refuse_kind(context, read->whole);
+    printed names = {.length = 0};
+    for (int i = 0; sh_attention_kind_at(i); i++)
+        append(&names, "%s, ", sh_attention_kind_at(i)->info.name);
+    return REFUSE(context,
+                  "unknown attention \"%.80s\": the kinds are %ssuch as "
+                  "shoal-64:near=0",
+                  read->whole, names.text);
 }
 
 static shoal_status parse(shoal_context *context, const char *text,
@@ -264,18 +254,15 @@ static shoal_status parse(shoal_context *context, const char *text,
     spelling read = {.whole = text};
     const char *colon = strchr(text, ':');
     size_t length = colon ? (size_t)(colon - text) : strlen(text);
-    shoal_status status = read_kind(context, length, &read);
-    if (status != SHOAL_OK)
-        return status;
-    for (const char *part = colon; part && status == SHOAL_OK;) {
+    TRY(read_kind(context, length, &read));
+    for (const char *part = colon; part;) {
         const char *start = part + 1;
         part = strchr(start, ',');
         size_t size = part ? (size_t)(part - start) : strlen(start);
-        status = read_option(context, &read, start, size);
+        TRY(read_option(context, &read, start, size));
     }
-    if (status == SHOAL_OK)
-        *attention = read.attention;
-    return status;
+    *attention = read.attention;
+    return SHOAL_OK;
 }
 
 /* ---- Spellings of earlier versions ------------------------------------------------- */
@@ -329,31 +316,26 @@ static shoal_status check_arguments(shoal_context *context, const char *text,
     if (context && !context->kernels)
         return SHOAL_INVALID; /* the message says why the context was refused */
     if (!text || !attention)
-        return sh_fail(context, SHOAL_INVALID,
-                       "attention: the spelling or its place is NULL");
+        return REFUSE(context, "attention: the spelling or its place is NULL");
     return SHOAL_OK;
 }
 
 shoal_status shoal_attention_parse(shoal_context *context, const char *text,
                                    shoal_attention *attention) {
     printed renamed = {.length = 0};
-    const shoal_status status = check_arguments(context, text, attention);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_arguments(context, text, attention));
     if (rename_old(text, false, &renamed))
-        return sh_fail(context, SHOAL_INVALID,
-                       "attention \"%.80s\" is now called %s; shoal has at least one key "
-                       "cluster",
-                       text, renamed.text);
+        return REFUSE(context,
+                      "attention \"%.80s\" is now called %s; shoal has at least one key "
+                      "cluster",
+                      text, renamed.text);
     return parse(context, text, attention);
 }
 
 shoal_status shoal_attention_parse_stored(shoal_context *context, const char *text,
                                           int is_complete, shoal_attention *attention) {
     printed renamed = {.length = 0};
-    const shoal_status status = check_arguments(context, text, attention);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_arguments(context, text, attention));
     return parse(context,
                  rename_old(text, is_complete != 0, &renamed) ? renamed.text : text,
                  attention);
@@ -379,8 +361,8 @@ static bool is_by_size(const attention_kind *kind, const field_row *row, int32_t
 shoal_status sh_attention_check(shoal_context *context, shoal_attention *attention) {
     const attention_kind *kind = sh_attention_kind_at((int)attention->kind);
     if (!kind)
-        return sh_fail(context, SHOAL_INVALID, "attention.kind is %d: no such kind",
-                       (int)attention->kind);
+        return REFUSE(context, "attention.kind is %d: no such kind",
+                      (int)attention->kind);
     const field_row *number = number_of(kind);
     for (int i = 0; i < FIELDS; i++)
         if (&fields[i] != number && fields[i].bit && !(kind->options & fields[i].bit))
@@ -390,19 +372,19 @@ shoal_status sh_attention_check(shoal_context *context, shoal_attention *attenti
         if ((&fields[i] == number || (kind->options & fields[i].bit)) &&
             !is_unused(attention, &fields[i]) && !is_legal(&fields[i], value) &&
             !is_by_size(kind, &fields[i], value))
-            return sh_fail(context, SHOAL_INVALID,
-                           "attention.%s is %d: it must be %d to %d%s", fields[i].name,
-                           (int)value, (int)fields[i].min, (int)fields[i].max,
-                           value == 0 && fields[i].bit == OPTION_KEYCLUSTERS
-                               ? "; shoal without key clusters is SHOAL_Q_CLUSTERED"
-                               : "");
+            return REFUSE(context, "attention.%s is %d: it must be %d to %d%s",
+                          fields[i].name, (int)value, (int)fields[i].min,
+                          (int)fields[i].max,
+                          value == 0 && fields[i].bit == OPTION_KEYCLUSTERS
+                              ? "; shoal without key clusters is SHOAL_Q_CLUSTERED"
+                              : "");
     }
     if (!kind->info.has_tolerance)
         attention->tolerance = 0;
     else if (attention->tolerance != 0 && !tolerance_is_legal(attention->tolerance))
-        return sh_fail(context, SHOAL_INVALID,
-                       "attention.tolerance is %g: it must be 0, or from 0.0001 to 10",
-                       (double)attention->tolerance);
+        return REFUSE(context,
+                      "attention.tolerance is %g: it must be 0, or from 0.0001 to 10",
+                      (double)attention->tolerance);
     return SHOAL_OK;
 }
 
@@ -411,19 +393,6 @@ shoal_status sh_attention_check(shoal_context *context, shoal_attention *attenti
 static void append_option(printed *to, const char *name) {
     append(to, "%c%s=", to->separator, name);
     to->separator = ',';
-}
-
-/* The fewest decimals that read back as the same float. */
-static void append_tolerance(printed *to, float tolerance) {
-    char digits[40];
-    int decimals = 0;
-    shoal_attention back = {0};
-    do {
-        sh_print_c(digits, sizeof digits, "%.*f", decimals, (double)tolerance);
-        read_tolerance(NULL, digits, digits, strlen(digits), &back);
-    } while (back.tolerance != tolerance && ++decimals < 20);
-    append_option(to, "tolerance");
-    append(to, "%s", digits);
 }
 
 /* An option that is not used is shown where it could be read back. */
@@ -459,8 +428,19 @@ static size_t print(const shoal_attention *attention, bool all, char *text, size
                 (all || value_of(attention, &fields[i]) !=
                             value_of(&info->defaults, &fields[i])))
                 append_field(&to, attention, &fields[i]);
-        if (info->has_tolerance && attention->tolerance > 0)
-            append_tolerance(&to, attention->tolerance);
+        if (info->has_tolerance && attention->tolerance > 0) {
+            /* The fewest decimals that read back as the same float. */
+            char digits[40];
+            int decimals = 0;
+            shoal_attention back = {0};
+            do {
+                sh_print_c(digits, sizeof digits, "%.*f", decimals,
+                           (double)attention->tolerance);
+                read_tolerance(NULL, digits, digits, strlen(digits), &back);
+            } while (back.tolerance != attention->tolerance && ++decimals < 20);
+            append_option(&to, "tolerance");
+            append(&to, "%s", digits);
+        }
         if (info->has_seed && (all || attention->seed != info->defaults.seed)) {
             append_option(&to, "seed");
             append(&to, "%" PRIu64, attention->seed);

@@ -238,23 +238,6 @@ static void swap_rows(float *rows, int32_t *order, int dims, int64_t a, int64_t 
     }
 }
 
-/* The `left` rows farthest up go to the front: those of them that lie behind change
-   places with the others that do not. */
-static void cut_exactly(const halving_work *work, float *rows, int32_t *order, int64_t n,
-                        int64_t left) {
-    const int32_t *front = work->front;
-    work->kernels->largest(work->places, (int32_t)n, (int32_t)left, work->front);
-    int64_t behind = left;
-    while (behind > 0 && front[behind - 1] >= left)
-        behind--;
-    for (int64_t low = 0, kept = 0; behind < left; low++) {
-        if (front[kept] == low)
-            kept++;
-        else
-            swap_rows(rows, order, work->dims, low, front[behind++]);
-    }
-}
-
 void sh_halve(halving_work *work, float *rows, int32_t *order, int64_t n, int64_t leaf) {
     while (n > leaf) {
         switch (work->dims) {
@@ -264,7 +247,19 @@ void sh_halve(halving_work *work, float *rows, int32_t *order, int64_t n, int64_
         }
         int64_t left = max(1, (n + leaf) / (2 * leaf)) * leaf;
         left = left < n ? left : n / 2;
-        cut_exactly(work, rows, order, n, left);
+        /* The `left` rows farthest up go to the front: those of them that lie behind
+           change places with the others that do not. */
+        const int32_t *front = work->front;
+        work->kernels->largest(work->places, (int32_t)n, (int32_t)left, work->front);
+        int64_t behind = left;
+        while (behind > 0 && front[behind - 1] >= left)
+            behind--;
+        for (int64_t low = 0, kept = 0; behind < left; low++) {
+            if (front[kept] == low)
+                kept++;
+            else
+                swap_rows(rows, order, work->dims, low, front[behind++]);
+        }
         sh_halve(work, rows, order, left, leaf);
         rows += left * work->dims;
         order += left;

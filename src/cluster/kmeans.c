@@ -69,33 +69,6 @@ void sh_kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n,
 
 /* ---- Assigning hashes to centres ------------------------------------------------- */
 
-/* tables[c][n][x]: how many of four bits x differ from the n-th four of the centre. */
-static void make_tables(kmeans_work *work) {
-    static const uint8_t ones[16] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
-    const size_t size = 256 * (size_t)work->words;
-    uint8_t differ[16][16];
-    for (int y = 0; y < 16; y++)
-        for (int x = 0; x < 16; x++)
-            differ[y][x] = ones[x ^ y];
-    for (int i = 0; i < work->changed_count; i++) {
-        const uint64_t *centre = work->centres +
-                                 (int64_t)work->changed_list[i] * work->words;
-        uint8_t *table = work->changed_tables + (size_t)i * size;
-        for (int n = 0; n < 16 * work->words; n++)
-            memcpy(table + 16 * n, differ[centre[n / 16] >> 4 * (n % 16) & 15], 16);
-        memcpy(work->tables + (size_t)work->changed_list[i] * size, table, size);
-    }
-}
-
-static void split_nibbles(const uint8_t *planes, int bytes, uint8_t *nibbles) {
-    for (int p = 0; p < bytes; p++)
-        for (int i = 0; i < HASH_BLOCK; i++) {
-            uint8_t byte = planes[p * HASH_BLOCK + i];
-            nibbles[2 * p * HASH_BLOCK + i] = byte & 15;
-            nibbles[(2 * p + 1) * HASH_BLOCK + i] = byte >> 4;
-        }
-}
-
 /* The nearest of `clusters` centres for one block of hashes, more than 256 in several
    goes. */
 static void nearest_of(const kmeans_pass *pass, const uint8_t *nibbles,
@@ -215,7 +188,13 @@ static void assign_block(const kmeans_pass *pass, kmeans_tally *tally, int64_t b
     const int64_t count = pass->n - first < HASH_BLOCK ? pass->n - first : HASH_BLOCK;
     uint8_t distance[HASH_BLOCK];
     int32_t centre[HASH_BLOCK];
-    split_nibbles(hash_block(pass->hashes, block), 8 * work->words, tally->nibbles);
+    const uint8_t *planes = hash_block(pass->hashes, block);
+    for (int p = 0; p < 8 * work->words; p++)
+        for (int i = 0; i < HASH_BLOCK; i++) {
+            const uint8_t byte = planes[p * HASH_BLOCK + i];
+            tally->nibbles[2 * p * HASH_BLOCK + i] = byte & 15;
+            tally->nibbles[(2 * p + 1) * HASH_BLOCK + i] = byte >> 4;
+        }
     if (pass->all) {
         nearest_of(pass, tally->nibbles, work->tables, work->clusters, distance, centre);
         for (int64_t i = 0; i < count; i++)
@@ -251,51 +230,31 @@ static void assign_task(void *shared, int64_t task, int thread) {
 
 /* ---- Moving the centres ----------------------------------------------------------- */
 
-/* Adds up what the threads counted for one centre. */
-static void gather_tallies(kmeans_work *work, team workers, int64_t c) {
-    const int64_t counters = 64 * work->words;
-    int32_t *change = work->change + c * kmeans_counters(work->words);
-    memset(change, 0, sizeof *change * (size_t)kmeans_counters(work->words));
-    for (int t = 0; t < workers.threads; t++) {
-        kmeans_tally *tally = &work->tally[workers.self + t];
-        if (!tally->touched[c])
-            continue;
-        flush(tally, c, counters);
-        change[counters] += tally->size_change[c];
-        tally->size_change[c] = tally->touched[c] = 0;
-        int32_t *counted = tally->change + c * counters;
-        for (int64_t b = 0; b < counters; b++) {
-            change[b] += counted[b];
-            counted[b] = 0;
-        }
-    }
-}
-
-/* Twice the members that have the bit, less all members: above 0 is a majority, and 0 a
-   tie, which keeps the bit. */
-static void majority(kmeans_work *work, int64_t c) {
-    for (int64_t i = c * work->words; i < (c + 1) * work->words; i++) {
-        const int32_t *counts = work->bit_count + 64 * i;
-        uint64_t more = 0, tie = 0;
-        for (int b = 0; b < 64; b++) {
-            int64_t balance = 2 * (int64_t)counts[b] - work->sizes[c];
-            more |= (uint64_t)(balance > 0) << b;
-            tie |= (uint64_t)(balance == 0) << b;
-        }
-        uint64_t word = more | (tie & work->centres[i]);
-        work->changed[c] |= word != work->centres[i];
-        work->centres[i] = word;
-    }
-}
-
 enum { CENTRE_TASK = 32 };
 
 static void gather_task(void *shared, int64_t task, int thread) {
     const kmeans_pass *pass = shared;
     (void)thread;
     for (int64_t c = task * CENTRE_TASK;
-         c < (task + 1) * CENTRE_TASK && c < pass->work->clusters; c++)
-        gather_tallies(pass->work, pass->workers, c);
+         c < (task + 1) * CENTRE_TASK && c < pass->work->clusters; c++) {
+        /* Adds up what the threads counted for one centre. */
+        const int64_t counters = 64 * pass->work->words;
+        int32_t *change = pass->work->change + c * kmeans_counters(pass->work->words);
+        memset(change, 0, sizeof *change * (size_t)kmeans_counters(pass->work->words));
+        for (int t = 0; t < pass->workers.threads; t++) {
+            kmeans_tally *tally = &pass->work->tally[pass->workers.self + t];
+            if (!tally->touched[c])
+                continue;
+            flush(tally, c, counters);
+            change[counters] += tally->size_change[c];
+            tally->size_change[c] = tally->touched[c] = 0;
+            int32_t *counted = tally->change + c * counters;
+            for (int64_t b = 0; b < counters; b++) {
+                change[b] += counted[b];
+                counted[b] = 0;
+            }
+        }
+    }
 }
 
 static void move_task(void *shared, int64_t task, int thread) {
@@ -315,7 +274,20 @@ static void move_task(void *shared, int64_t task, int thread) {
         for (int64_t b = 0; b < counters; b++)
             work->bit_count[c * counters + b] += change[b];
         work->sizes[c] += change[counters];
-        majority(work, c);
+        /* Twice the members that have the bit, less all members: above 0 is a majority,
+           and 0 a tie, which keeps the bit. */
+        for (int64_t i = c * work->words; i < (c + 1) * work->words; i++) {
+            const int32_t *counts = work->bit_count + 64 * i;
+            uint64_t more = 0, tie = 0;
+            for (int b = 0; b < 64; b++) {
+                int64_t balance = 2 * (int64_t)counts[b] - work->sizes[c];
+                more |= (uint64_t)(balance > 0) << b;
+                tie |= (uint64_t)(balance == 0) << b;
+            }
+            uint64_t word = more | (tie & work->centres[i]);
+            work->changed[c] |= word != work->centres[i];
+            work->centres[i] = word;
+        }
     }
 }
 
@@ -429,7 +401,22 @@ void sh_kmeans_start(kmeans_pass *pass) {
 
 void sh_kmeans_assign(kmeans_pass *pass) {
     const int64_t task = TASK_BLOCKS * HASH_BLOCK;
-    make_tables(pass->work);
+    /* tables[c][n][x]: how many of four bits x differ from the n-th four of the centre. */
+    kmeans_work *work = pass->work;
+    static const uint8_t ones[16] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
+    const size_t size = 256 * (size_t)work->words;
+    uint8_t differ[16][16];
+    for (int y = 0; y < 16; y++)
+        for (int x = 0; x < 16; x++)
+            differ[y][x] = ones[x ^ y];
+    for (int i = 0; i < work->changed_count; i++) {
+        const uint64_t *centre = work->centres +
+                                 (int64_t)work->changed_list[i] * work->words;
+        uint8_t *table = work->changed_tables + (size_t)i * size;
+        for (int n = 0; n < 16 * work->words; n++)
+            memcpy(table + 16 * n, differ[centre[n / 16] >> 4 * (n % 16) & 15], 16);
+        memcpy(work->tables + (size_t)work->changed_list[i] * size, table, size);
+    }
     sh_team_run(pass->workers, (pass->n + task - 1) / task, assign_task, pass);
 }
 

@@ -196,34 +196,6 @@ static int32_t draw(lloyd_work *work, uint64_t seed, int32_t chosen, int32_t wan
     return drawn;
 }
 
-static void start(lloyd_pass *pass, team workers, uint64_t seed) {
-    lloyd_work *work = pass->work;
-    int32_t chosen = 1;
-    for (int64_t i = 0; i < work->end; i++) {
-        const float *point = work->points + i * work->dims;
-        work->squares[i] = ordered_dot(point, point, work->dims);
-    }
-    take_point(work, 0,
-               (int64_t)random_below(seed, STREAM_STARTS, 0, (uint64_t)work->end));
-    compare(pass, workers, 0, 1);
-    /* Centres are compared four at a time. */
-    const int64_t batch = ((work->clusters + START_ROUNDS - 1) / START_ROUNDS + 3) / 4 *
-                          4;
-    for (int round = 0; round < 2 * START_ROUNDS && chosen < work->clusters; round++) {
-        int32_t wanted = (int32_t)min(batch, work->clusters - chosen);
-        double total = weigh(work);
-        if (!(total > 0))
-            break;
-        int32_t drawn = draw(work, seed, chosen, wanted, total);
-        if (drawn > 0)
-            compare(pass, workers, chosen, chosen + drawn);
-        chosen += drawn;
-    }
-    /* Too few different points: the centres that are left repeat some, and stay empty. */
-    for (; chosen < work->clusters; chosen++)
-        take_point(work, chosen, (int64_t)chosen * work->end / work->clusters);
-}
-
 /* ---- Iterations ------------------------------------------------------------------- */
 
 /* Sums of one part of the points looked at, by centre. */
@@ -244,25 +216,6 @@ static void sum_task(void *shared, int64_t part, int thread) {
         for (int64_t r = 0; r < dims; r++)
             sum[r] += point[r];
         sizes[work->nearest[i]]++;
-    }
-}
-
-static void move_centres(lloyd_pass *pass, team workers) {
-    lloyd_work *work = pass->work;
-    const int64_t C = work->clusters, dims = work->dims;
-    sh_team_run(workers, LLOYD_PARTS, sum_task, pass);
-    for (int64_t c = 0; c < C; c++) {
-        int32_t size = 0;
-        for (int64_t part = 0; part < LLOYD_PARTS; part++)
-            size += work->sizes[part * C + c];
-        float *centre = work->centres + c * dims;
-        for (int64_t r = 0; r < dims && size > 0; r++) {
-            float sum = 0;
-            for (int64_t part = 0; part < LLOYD_PARTS; part++)
-                sum += work->sums[(part * C + c) * dims + r];
-            centre[r] = sum / (float)size;
-        }
-        work->bias[c] = -ordered_dot(centre, centre, work->dims) / 2;
     }
 }
 
@@ -316,9 +269,46 @@ static void learn(lloyd_pass *pass, team workers, int iterations, uint64_t seed,
     lloyd_work *work = pass->work;
     /* The start leaves its points with their nearest centre: the first assignment. */
     look_at(work, 0, iterations);
-    start(pass, workers, seed);
+    int32_t chosen = 1;
+    for (int64_t i = 0; i < work->end; i++) {
+        const float *point = work->points + i * work->dims;
+        work->squares[i] = ordered_dot(point, point, work->dims);
+    }
+    take_point(work, 0,
+               (int64_t)random_below(seed, STREAM_STARTS, 0, (uint64_t)work->end));
+    compare(pass, workers, 0, 1);
+    /* Centres are compared four at a time. */
+    const int64_t batch = ((work->clusters + START_ROUNDS - 1) / START_ROUNDS + 3) / 4 *
+                          4;
+    for (int round = 0; round < 2 * START_ROUNDS && chosen < work->clusters; round++) {
+        int32_t wanted = (int32_t)min(batch, work->clusters - chosen);
+        double total = weigh(work);
+        if (!(total > 0))
+            break;
+        int32_t drawn = draw(work, seed, chosen, wanted, total);
+        if (drawn > 0)
+            compare(pass, workers, chosen, chosen + drawn);
+        chosen += drawn;
+    }
+    /* Too few different points: the centres that are left repeat some, and stay empty. */
+    for (; chosen < work->clusters; chosen++)
+        take_point(work, chosen, (int64_t)chosen * work->end / work->clusters);
     for (int l = 1; l < iterations; l++) {
-        move_centres(pass, workers);
+        const int64_t C = work->clusters, dims = work->dims;
+        sh_team_run(workers, LLOYD_PARTS, sum_task, pass);
+        for (int64_t c = 0; c < C; c++) {
+            int32_t size = 0;
+            for (int64_t part = 0; part < LLOYD_PARTS; part++)
+                size += work->sizes[part * C + c];
+            float *centre = work->centres + c * dims;
+            for (int64_t r = 0; r < dims && size > 0; r++) {
+                float sum = 0;
+                for (int64_t part = 0; part < LLOYD_PARTS; part++)
+                    sum += work->sums[(part * C + c) * dims + r];
+                centre[r] = sum / (float)size;
+            }
+            work->bias[c] = -ordered_dot(centre, centre, work->dims) / 2;
+        }
         look_at(work, l, iterations);
         if (l < iterations - 1 || all)
             compare(pass, workers, 0, work->clusters);

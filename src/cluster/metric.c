@@ -170,24 +170,6 @@ static void orthonormalise(float *basis, int dims, int D) {
     }
 }
 
-/* Unit vectors at the `dims` largest diagonal elements, the first of equals. A start that
-   looks alike in all directions, such as rows of ones, could be orthogonal to what is
-   sought where the target has a symmetry. */
-static void start_basis(metric_work *work) {
-    const int D = work->dim;
-    memset(work->basis, 0, sizeof(float) * (size_t)work->dims * (size_t)D);
-    for (int d = 0; d < D; d++)
-        work->mean[d] = work->target[(int64_t)d * D + d];
-    for (int r = 0; r < work->dims; r++) {
-        int largest = 0;
-        for (int d = 1; d < D; d++)
-            if (work->mean[d] > work->mean[largest])
-                largest = d;
-        work->basis[(int64_t)r * D + largest] = 1;
-        work->mean[largest] = -1;
-    }
-}
-
 void sh_metric_find(metric_work *work, const kernel_table *kernels, metric_rows keys,
                     metric_rows queries) {
     const int D = work->dim, dims = work->dims;
@@ -199,7 +181,20 @@ void sh_metric_find(metric_work *work, const kernel_table *kernels, metric_rows 
     factorise(work->keys, D);
     multiply(work, kernels, work->keys, D, work->queries, 0, D, work->product);
     multiply(work, kernels, work->product, D, work->keys, 1, D, work->target);
-    start_basis(work);
+    /* Unit vectors at the `dims` largest diagonal elements, the first of equals. A start
+       that looks alike in all directions, such as rows of ones, could be orthogonal to
+       what is sought where the target has a symmetry. */
+    memset(work->basis, 0, sizeof(float) * (size_t)work->dims * (size_t)D);
+    for (int d = 0; d < D; d++)
+        work->mean[d] = work->target[(int64_t)d * D + d];
+    for (int r = 0; r < work->dims; r++) {
+        int largest = 0;
+        for (int d = 1; d < D; d++)
+            if (work->mean[d] > work->mean[largest])
+                largest = d;
+        work->basis[(int64_t)r * D + largest] = 1;
+        work->mean[largest] = -1;
+    }
     for (int step = 0; step < POWER_STEPS; step++) {
         /* The target is symmetric: V' (U Cq U') has the new basis as its rows. */
         multiply(work, kernels, work->basis, dims, work->target, 0, D, work->projection);
