@@ -86,6 +86,7 @@ void repro_train(repro_job *job); /* what is missing of the chosen cells */
 /* Also again: another process may have finished cells meanwhile. */
 void repro_read(repro_job *job);
 json_t *repro_results(const repro_job *job); /* what results.json has */
+void repro_make_folder(const char *path);    /* and those above it */
 void repro_write(const char *folder, const char *name, const json_t *object);
 /* Whether the cell lacks nothing. */
 bool repro_is_done(const repro_job *job, const repro_cell *cell);

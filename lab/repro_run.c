@@ -15,7 +15,7 @@
 
 /* ---- Files ------------------------------------------------------------------------- */
 
-static void make_folder(const char *path) {
+void repro_make_folder(const char *path) {
     char part[REPRO_PATH];
     struct stat information;
     for (size_t i = 1; i <= strlen(path) && i < sizeof part; i++) {
@@ -112,46 +112,60 @@ static void import_results(const repro_job *job, const json_t *object) {
         if (!json_is_object(result) || strchr(name + 6, '/') || name[6] == '.' ||
             access(repro_path(folder, job->folder, name), F_OK) == 0)
             continue;
-        make_folder(folder);
+        repro_make_folder(folder);
         repro_write(folder, RESULT, result);
     }
 }
 
-/* Curves of the log, or of a result that has them. */
-static void read_curves(const repro_job *job, repro_cell *cell) {
-    static const char *const names[CURVES] = {"loss", "accuracy", "validation_loss",
-                                              "validation_accuracy"};
-    const bool calibrated = isfinite(cell->seconds_per_step);
-    const json_t *kept = json_object_get(cell->result, "curves");
-    const repro_cell *before = repro_find(job, cell->from);
-    double hours = before ? repro_number(job, before, "hours(epochs)") : 0, step = 1;
-    cell->log = (log_curves){0};
-    repro_path(cell->log.path, cell->folder, SHOAL_RUN_LOG);
-    if (access(cell->log.path, F_OK) == 0) {
-        const int code = log_curves_read("repro", &cell->log,
-                                         calibrated ? AGAINST_STEPS : AGAINST_HOURS);
+static const char *const curve_names[CURVES] = {"loss", "accuracy", "validation_loss",
+                                                "validation_accuracy"};
+
+/* The curves of a log, {NAME: [steps, hours, values]}. */
+static json_t *curves_of(const char *path) {
+    static log_curves logs[2];
+    json_t *object = json_object();
+    for (int against = 0; against < 2; against++) {
+        logs[against] = (log_curves){0};
+        strcpy(logs[against].path, path);
+        const int code = log_curves_read(command_name(), &logs[against],
+                                         against ? AGAINST_HOURS : AGAINST_STEPS);
         if (code != EXIT_OK)
             leave(code);
-        step = calibrated ? cell->seconds_per_step / 3600 : 1;
-    } else {
-        for (int i = 0; i < CURVES; i++) {
-            const json_t *curve = json_object_get(kept, names[i]);
-            log_curve *line = &cell->log.curves[i];
-            for (; line->count < (int)json_array_size(curve) / 2 &&
-                   line->count < CURVE_POINTS;
-                 line->count++) {
-                const size_t at = 2 * (size_t)line->count;
-                line->x[line->count] = json_number_value(json_array_get(curve, at));
-                line->y[line->count] = json_number_value(json_array_get(curve, at + 1));
-            }
-        }
-        step = repro_number(job, cell, "epochs.seconds / epochs.steps") / 3600;
-        step = calibrated ? cell->seconds_per_step / 3600 : step;
     }
-    hours = isfinite(hours) ? hours : 0;
-    for (int i = 0; i < CURVES; i++)
-        for (int k = 0; k < cell->log.curves[i].count; k++)
-            cell->log.curves[i].x[k] = cell->log.curves[i].x[k] * step + hours;
+    for (int i = 0; i < CURVES; i++) {
+        const log_curve *lines[2] = {&logs[0].curves[i], &logs[1].curves[i]};
+        const int count = lines[0]->count;
+        json_object_set_new(object, curve_names[i],
+                            json_pack("[o, o, o]", json_numbers(lines[0]->x, count),
+                                      json_numbers(lines[1]->x, count),
+                                      json_numbers(lines[0]->y, count)));
+    }
+    return object;
+}
+
+/* Curves against hours from the beginning of the cell that this one goes on from. */
+static void read_curves(const repro_job *job, repro_cell *cell) {
+    const bool calibrated = isfinite(cell->seconds_per_step);
+    const repro_cell *before = repro_find(job, cell->from);
+    const double hours = before ? repro_number(job, before, "hours(epochs)") : 0;
+    repro_path(cell->log.path, cell->folder, SHOAL_RUN_LOG);
+    if (access(cell->log.path, F_OK) == 0)
+        json_object_set_new(cell->result, "curves", curves_of(cell->log.path));
+    for (int i = 0; i < CURVES; i++) {
+        const json_t *curve =
+            json_object_get(json_object_get(cell->result, "curves"), curve_names[i]);
+        const json_t *x = json_array_get(curve, calibrated ? 0 : 1);
+        const json_t *y = json_array_get(curve, 2);
+        log_curve *line = &cell->log.curves[i];
+        line->count = 0;
+        for (size_t k = 0; k < json_array_size(y) && k < CURVE_POINTS; k++) {
+            const double at = json_number_value(json_array_get(x, k));
+            line->x[k] = (calibrated ? at * cell->seconds_per_step / 3600 : at) +
+                         (isfinite(hours) ? hours : 0);
+            line->y[k] = json_number_value(json_array_get(y, k));
+            line->count = (int)k + 1;
+        }
+    }
 }
 
 /* What tables see of a cell; where there is no result yet, its last validation. */
@@ -448,27 +462,6 @@ static json_t *tested_result(const repro_cell *cell, const cell_run *run) {
     return object;
 }
 
-/* Curves against steps, as pairs one after another. */
-static json_t *curves_of(const repro_cell *cell) {
-    static const char *const names[CURVES] = {"loss", "accuracy", "validation_loss",
-                                              "validation_accuracy"};
-    static log_curves log;
-    json_t *object = json_object();
-    log = (log_curves){0};
-    repro_path(log.path, cell->folder, SHOAL_RUN_LOG);
-    if (log_curves_read("repro", &log, AGAINST_STEPS) != EXIT_OK)
-        return object;
-    for (int i = 0; i < CURVES; i++) {
-        json_t *list = json_array();
-        for (int k = 0; k < log.curves[i].count; k++) {
-            json_array_append_new(list, json_number(log.curves[i].x[k]));
-            json_array_append_new(list, json_number(log.curves[i].y[k]));
-        }
-        json_object_set_new(object, names[i], list);
-    }
-    return object;
-}
-
 /* Notes what the training has come to: after all epochs, or after the minutes. The best
    model may change later, and a cell that goes on begins with this one: a link is enough,
    models are replaced whole. */
@@ -501,7 +494,7 @@ static bool note_milestone(repro_job *job, repro_cell *cell, const cell_run *run
         json_object_set_new(now, "seconds_per_epoch",
                             json_number(state->seconds / (double)epochs));
     json_object_set_new(cell->result, finished ? "epochs" : "minutes", now);
-    json_object_set_new(cell->result, "curves", curves_of(cell));
+    read_curves(job, cell);
     repro_write(cell->folder, RESULT, cell->result);
     return true;
 }
@@ -608,7 +601,7 @@ static void write_results(const repro_job *job) {
 void repro_train(repro_job *job) {
     if (!job->show)
         check_test(job);
-    make_folder(job->folder);
+    repro_make_folder(job->folder);
     write_results(job); /* which says the model, before a cell begins */
     for (int i = 0; i < job->count && !job->show; i++) {
         repro_cell *cell = &job->cells[i];

@@ -204,11 +204,11 @@ static bool some_cell_has(const repro_job *job, const char *terms) {
 static const json_t *measure_at(const repro_job *job, size_t index) {
     const json_t *list = json_object_get(job->table, "measures");
     const json_t *measure = json_array_get(list, index);
-    char first[2][128];
+    char terms[2][128];
     for (int i = 0; i < 2; i++)
-        snprintf(first[i], sizeof first[i], "%s.test.kinds[0]%s.error_rate",
-                 i ? "minutes" : "epochs", ".words");
-    return index == 0 || some_cell_has(job, first[0]) || some_cell_has(job, first[1])
+        snprintf(terms[i], sizeof terms[i], "%s.test.kinds[0]%s.error_rate",
+                 i ? "minutes" : "epochs", repro_text(measure, "of"));
+    return index == 0 || some_cell_has(job, terms[0]) || some_cell_has(job, terms[1])
                ? measure
                : NULL;
 }
@@ -479,6 +479,8 @@ static json_t *tested_json(const repro_job *job) {
         const repro_cell *cell = &job->cells[i];
         json_t *row = json_copy(cell->facts);
         json_object_set_new(row, "kind", json_text(cell->kind));
+        json_object_del(row, "attention");
+        json_object_del(row, "cell");
         json_object_set_new(row, "finished", json_boolean(cell->result != NULL));
         for (int k = 0; k < 4; k++) {
             json_t *value = json_object_get(cell->seen, fields[k]);

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "repro.h"
@@ -40,11 +39,23 @@ static void time_steps(const repro_job *job, const repro_cell *cell,
     progress_end();
 }
 
+static void find_machine(char name[128]) {
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    char line[256];
+    strcpy(name, "not known");
+    while (file && fgets(line, sizeof line, file))
+        if (sscanf(line, "model name : %127[^\n]", name) == 1)
+            break;
+    if (file)
+        fclose(file);
+    make_utf8(name);
+}
+
 /* Cells take turns, so that what else the machine does troubles all alike. */
 void repro_calibrate(repro_job *job) {
     double(*seconds)[ROUNDS * TIMED] = reserve((size_t)job->count, sizeof *seconds);
     json_t *steps = json_object();
-    struct utsname machine;
+    char machine[128];
     for (int round = 0; round < ROUNDS; round++)
         for (int i = 0; i < job->count && !stop_signal(); i++)
             if (repro_is_chosen(job, &job->cells[i]) && !job->cells[i].missing)
@@ -62,11 +73,11 @@ void repro_calibrate(repro_job *job) {
             printf("%-32s %s per step\n", job->cells[i].name,
                    seconds_text(job->cells[i].seconds_per_step));
         }
-    uname(&machine);
-    json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:s, s:o}", "experiment", job->name,
+    find_machine(machine);
+    json_t *object = json_pack("{s:s, s:s, s:s, s:s, s:o}", "experiment", job->name,
                                "setting", setting_text(job->context), "commit",
-                               repro_commit, "machine", machine.nodename, "architecture",
-                               machine.machine, "seconds_per_step", steps);
+                               repro_commit, "machine", machine, "seconds_per_step",
+                               steps);
     repro_write(job->folder, REPRO_CALIBRATION, object);
     json_decref(object);
 }
@@ -139,7 +150,10 @@ void repro_status(repro_job *job) {
         table_add(&table, "%s", cell->missing ? "no data" : names[state]);
         table_add(&table, "%.0f", time->step);
         table_add(&table, time->all > 0 ? "%.0f" : "?", time->all);
-        table_add(&table, "%s", isfinite(seconds) ? seconds_text(seconds) : "?");
+        table_add(&table, "%s",
+                  state == 0          ? "-"
+                  : isfinite(seconds) ? seconds_text(seconds)
+                                      : "?");
         left += seconds;
     }
     table_print(&table, job->markdown, stdout);

@@ -232,6 +232,20 @@ check "depth, and weights to go on from" json \
 check "errors of every sequence" json \
     'all(len(c["result"]["epochs"]["test"]["labels"]) ==
          len(c["result"]["epochs"]["test"]["kinds"][0]["wrong"]) for c in d["cells"])'
+mkdir moved && cp grid/results.json moved
+expect "results alone, on another machine" 0 "4 done, 0 running, 0 left" grid --out moved \
+    --status
+grid --out moved >out 2>&1
+check "give the same tables" diff moved/tables.md grid/tables.md
+check "nothing is trained again" absent moved/cells/full/checkpoint.safetensors
+python3 - <<'PYTHON'
+import json, os
+os.mkdir("budget")
+json.dump({"seconds_per_step": {"full": 0.01}}, open("budget/calibration.json", "w"))
+PYTHON
+expect "minutes as steps" 0 "After the same minutes" grid --out budget --only full
+check "by calibration" python3 -c 'import json
+assert json.load(open("budget/cells/full/result.json"))["minutes"]["steps"] == 13'
 check "picture of a run" shoal plot grid/cells/full -o curve.svg
 if [ -e grid/matrix.svg ]; then
     rm grid/*.svg grid/*.png
