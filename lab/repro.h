@@ -108,7 +108,11 @@ extern const char *const repro_controls[]; /* then NULL */
    cell or into the table's "paper", hours(WHEN), reach(accuracy), reach(loss). A path is
    names with dots between; [NAME] is a list's element whose kind is that, or whose number
    it is, or an object's member. NAN where something is missing. */
-double repro_number(const repro_job *job, const repro_cell *cell, const char *terms);
+double repro_number(const repro_job *job, const repro_cell *cell, const char *terms, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The value at a path alone; NULL: none. */
+const json_t *repro_at(const repro_job *job, const repro_cell *cell, const char *path,
+                       ...) __attribute__((format(printf, 3, 4)));
 /* A template with {TERMS:FORMAT} in it, where @row, @metric and @name are replaced; false
    where a value is missing. */
 bool repro_fill(const repro_job *job, const repro_cell *cell, const char *format,

@@ -41,13 +41,11 @@ static void add_points(const repro_job *job, const char *of, point_list *list) {
     list->count = 0;
     for (int i = 0; i < job->count && list->count + 2 < 2 * MOST_CURVES; i++)
         for (int k = 0; k < 2; k++) {
-            char terms[128];
             double *hours = &list->hours[list->count];
             double *error = &list->errors[list->count];
-            snprintf(terms, sizeof terms, "hours(%s)", times[k]);
-            *hours = repro_number(job, &job->cells[i], terms);
-            snprintf(terms, sizeof terms, "%s.test.kinds[0]%s.error_rate", times[k], of);
-            *error = repro_number(job, &job->cells[i], terms);
+            *hours = repro_number(job, &job->cells[i], "hours(%s)", times[k]);
+            *error = repro_number(job, &job->cells[i], "%s.test.kinds[0]%s.error_rate",
+                                  times[k], of);
             if (isfinite(*hours) && isfinite(*error))
                 list->series[list->count++] =
                     (plot_series){.x = hours,
@@ -117,7 +115,6 @@ static void draw_matrix(const repro_job *job, const json_t *how, const char *pat
     const char *columns[MOST_CURVES], *rows[REPRO_VALUES + 4];
     static double values[(REPRO_VALUES + 4) * MOST_CURVES];
     const repro_cell *shown[MOST_CURVES];
-    char terms[2 * REPRO_NAME];
     const char *value = repro_text(how, "value"), *split = strstr(value, "@row");
     heatmap_table table = {.title = repro_text(how, "title"),
                            .across = repro_text(how, "across"),
@@ -136,11 +133,10 @@ static void draw_matrix(const repro_job *job, const json_t *how, const char *pat
             columns[table.columns++] = job->cells[i].name;
         }
     for (int i = 0; i < table.rows; i++)
-        for (int k = 0; k < table.columns; k++) {
-            snprintf(terms, sizeof terms, "%.*s%s%s", (int)(split - value), value,
-                     rows[i], split + 4);
-            values[i * table.columns + k] = repro_number(job, shown[k], terms);
-        }
+        for (int k = 0; k < table.columns; k++)
+            values[i * table.columns + k] = repro_number(job, shown[k], "%.*s%s%s",
+                                                         (int)(split - value), value,
+                                                         rows[i], split + 4);
     if (table.columns > 0)
         heatmap_write(path, &table);
 }
@@ -206,9 +202,9 @@ static void paint_panels(cairo_t *cr, const void *what) {
         plot_text(cr, left - 6, y + CELL_HEIGHT / 2.0 + 3.5, 1, share);
         for (int l = 0; l < all.columns; l++) {
             const repro_cell *cell = &all.job->cells[l * all.job->inner + k];
-            const double value =
-                cell->result ? repro_number(all.job, cell, repro_text(all.how, "value"))
-                             : (double)NAN;
+            const double value = cell->result ? repro_number(all.job, cell, "%s",
+                                                             repro_text(all.how, "value"))
+                                              : (double)NAN;
             repro_percent(share, value);
             heatmap_draw_box(cr,
                              (heatmap_box){left + CELL_WIDTH * l, y, CELL_WIDTH,

@@ -71,32 +71,28 @@ json_t *repro_last_line(const repro_cell *cell, const char *word) {
 
 /* ---- Reading ----------------------------------------------------------------------- */
 
-static void check_tested(const repro_job *job, const char *key, const json_t *cell) {
-    const json_t *accuracy = json_object_get(cell, "accuracy");
-    const double right = json_number_value(accuracy);
-    if (!json_is_number(accuracy) || right < 0 || right > 1 ||
-        !json_is_integer(json_object_get(cell, "steps")) ||
-        !json_is_integer(json_object_get(cell, "steps_limit")) ||
-        !json_is_number(json_object_get(cell, "seconds")) ||
-        !json_is_boolean(json_object_get(cell, "stopped_early")) ||
-        !json_is_object(json_object_get(cell, "config")))
-        die(EXIT_BAD_INPUT,
-            "%s/" REPRO_RESULTS ": cell \"%s\" is no result; mend it, or remove it to "
-            "have it tested again",
-            job->folder, key);
-}
-
 /* Results of a test are all in one file. */
 static json_t *read_tested(const repro_job *job) {
-    json_t *object = read_file(job->folder, REPRO_RESULTS), *cell;
+    json_t *object = read_file(job->folder, REPRO_RESULTS), *cell, *config;
     const char *key;
+    double right, seconds;
+    int steps, limit, early;
     if (!object)
         return json_pack("{s:s, s:s, s:{}}", "experiment", job->name, "shoal",
                          shoal_version(), "cells");
     if (!json_is_object(json_object_get(object, "cells")))
         die(EXIT_BAD_INPUT, "%s/" REPRO_RESULTS ": it has no cells", job->folder);
-    json_object_foreach(json_object_get(object, "cells"), key, cell)
-        check_tested(job, key, cell);
+    json_object_foreach(json_object_get(object, "cells"), key,
+                        cell) if (json_unpack(cell, "{s:F, s:i, s:i, s:F, s:b, s:o}",
+                                              "accuracy", &right, "steps", &steps,
+                                              "steps_limit", &limit, "seconds", &seconds,
+                                              "stopped_early", &early, "config",
+                                              &config) != 0 ||
+                                  right < 0 || right > 1)
+        die(EXIT_BAD_INPUT,
+            "%s/" REPRO_RESULTS ": cell \"%s\" is no result; mend it, or remove it "
+            "to have it tested again",
+            job->folder, key);
     return object;
 }
 
@@ -288,16 +284,18 @@ static void check_result(const repro_job *job, const repro_cell *cell) {
             ((given || strcmp(field, "rate") == 0) &&
              !json_object_get(cell->given, field)))
             continue;
+        const char *what = strcmp(field, "attention") == 0 ? "the attention" : field;
         char *was = json_dumps(old, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
-        char *now = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
-        const char *const shown[2] = {was ? was : "none", now ? now : "none"};
-        const int quoted = shown[0][0] == '"' && shown[1][0] == '"';
+        char now[SHOAL_VALUE_SIZE];
+        shoal_config_get(cell->task, &cell->config, field, now, sizeof now);
         die(EXIT_BAD_INPUT,
-            "%s was done with another %s: %s was made with %s%s %.*s, not %.*s; ask for "
-            "the same, or choose another folder by --out",
-            cell->name, field, cell->name, strcmp(field, "attention") == 0 ? "the " : "",
-            field, (int)strlen(shown[0]) - 2 * quoted, shown[0] + quoted,
-            (int)strlen(shown[1]) - 2 * quoted, shown[1] + quoted);
+            "%s was done with another %s: %s was made with %s %s, not %s; ask for the "
+            "same, or choose another folder by --out",
+            cell->name, field, cell->name, what,
+            json_is_string(old) ? json_string_value(old)
+            : was               ? was
+                                : "unknown",
+            now);
     }
     json_decref(wanted);
 }
@@ -383,14 +381,6 @@ static bool takes_queries_as_keys(const repro_job *job, const char *kind) {
     return kind_facts(&attention)->keys_are_queries;
 }
 
-static bool has_kind(const repro_cell *cell, const char *kind) {
-    const json_t *rows = json_object_get(cell->result, "kinds");
-    for (size_t i = 0; i < json_array_size(rows); i++)
-        if (strcmp(repro_text(json_array_get(rows, i), "kind"), kind) == 0)
-            return true;
-    return false;
-}
-
 /* The best model: with its own kind first where it has milestones, and with others that
    its weights can do with and the result lacks. Weights of words are tuned unless both
    are given. NULL: there is none now. */
@@ -411,14 +401,14 @@ static json_t *evaluate(repro_job *job, const repro_cell *cell, bool others) {
     for (int i = 0; others && i < job->tested_count && options.kinds < REPRO_VALUES; i++)
         if (first ? strcmp(job->tested[i], cell->kind) != 0 &&
                         (shares || !takes_queries_as_keys(job, job->tested[i]))
-                  : !has_kind(cell, job->tested[i]))
+                  : !repro_at(job, cell, "kinds[%s]", job->tested[i]))
             shoal_attention_parse(job->context, job->tested[i], &kinds[options.kinds++]);
     if (options.kinds == 0)
         return NULL;
     options.attention = kinds;
     options.cache = job->cache;
     options.skip_bad = job->skip_bad;
-    options.controls = !has_kind(cell, repro_controls[0]);
+    options.controls = !repro_at(job, cell, "kinds[%s]", repro_controls[0]);
     options.recogniser = &recogniser;
     options.callbacks = show_training("");
     if (*repro_text(how, "data"))

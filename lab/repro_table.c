@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
+#include <stdarg.h>
 
 #include "repro.h"
 #include "table.h"
@@ -47,15 +48,24 @@ static const json_t *value_of(const repro_job *job, const repro_cell *cell,
                : look(cell->seen, path, end);
 }
 
+const json_t *repro_at(const repro_job *job, const repro_cell *cell, const char *path,
+                       ...) {
+    char text[REPRO_TEXT];
+    va_list arguments;
+    va_start(arguments, path);
+    vsnprintf(text, sizeof text, path, arguments);
+    va_end(arguments);
+    return value_of(job, cell, text, text + strlen(text));
+}
+
 /* Hours of training, calibrated if possible, with those of the cell it began with. */
 static double hours_of(const repro_job *job, const repro_cell *cell, const char *when) {
-    char path[64];
     const repro_cell *before = repro_find(job, cell->from);
-    const bool calibrated = isfinite(cell->seconds_per_step);
-    snprintf(path, sizeof path, "%s.%s", when, calibrated ? "steps" : "seconds");
-    const double own = repro_number(job, cell, path) / 3600 *
-                       (calibrated ? cell->seconds_per_step : 1);
-    return before ? own + hours_of(job, before, "epochs") : own;
+    const double seconds = isfinite(cell->seconds_per_step)
+                               ? repro_number(job, cell, "%s.steps", when) *
+                                     cell->seconds_per_step
+                               : repro_number(job, cell, "%s.seconds", when);
+    return seconds / 3600 + (before ? hours_of(job, before, "epochs") : 0);
 }
 
 /* The last loss on dev within the epochs. */
@@ -98,13 +108,18 @@ static double term_of(const repro_job *job, const repro_cell *cell, const char *
     return json_is_number(value) ? json_number_value(value) : (double)NAN;
 }
 
-double repro_number(const repro_job *job, const repro_cell *cell, const char *terms) {
+double repro_number(const repro_job *job, const repro_cell *cell, const char *terms,
+                    ...) {
+    char text[REPRO_TEXT], by = '+';
     double result = 0;
-    char by = '+';
-    for (const char *end = terms;; terms = end += 3) {
-        for (bool inside = false; *end && (inside || !strchr(" ", *end)); end++)
+    va_list arguments;
+    va_start(arguments, terms);
+    vsnprintf(text, sizeof text, terms, arguments);
+    va_end(arguments);
+    for (const char *at = text, *end = text;; at = end += 3) {
+        for (bool inside = false; *end && (inside || *end != ' '); end++)
             inside = *end == '[' || (inside && *end != ']');
-        const double value = term_of(job, cell, terms, end);
+        const double value = term_of(job, cell, at, end);
         result = by == '*' ? result * value : by == '/' ? result / value : result + value;
         if (strlen(end) < 3)
             return result;
@@ -169,8 +184,9 @@ bool repro_fill(const repro_job *job, const repro_cell *cell, const char *format
         const bool formatted = colon && !strchr(colon, ']');
         if (formatted)
             *colon = 0;
-        const json_t *found = value_of(job, cell, terms, terms + strlen(terms));
-        const double number = json_is_string(found) ? 0 : repro_number(job, cell, terms);
+        const json_t *found = repro_at(job, cell, "%s", terms);
+        const double number =
+            json_is_string(found) ? 0 : repro_number(job, cell, "%s", terms);
         if (!isfinite(number))
             return false;
         print_value(value, number, formatted ? colon + 1 : "");
@@ -182,20 +198,11 @@ bool repro_fill(const repro_job *job, const repro_cell *cell, const char *format
     return true;
 }
 
-/* A path below WHEN.test, in one piece. */
-static const json_t *test_at(const repro_job *job, const repro_cell *cell,
-                             const char *when, const char *below, const char *of,
-                             const char *last) {
-    char path[REPRO_TEXT];
-    snprintf(path, sizeof path, "%s.test.%s%s%s", when, below, of, last);
-    return value_of(job, cell, path, path + strlen(path));
-}
-
 /* ---- Errors ------------------------------------------------------------------------ */
 
 static bool some_cell_has(const repro_job *job, const char *terms) {
     for (int i = 0; i < job->count; i++)
-        if (!*terms || isfinite(repro_number(job, &job->cells[i], terms)))
+        if (!*terms || isfinite(repro_number(job, &job->cells[i], "%s", terms)))
             return true;
     return false;
 }
@@ -204,13 +211,12 @@ static bool some_cell_has(const repro_job *job, const char *terms) {
 static const json_t *measure_at(const repro_job *job, size_t index) {
     const json_t *list = json_object_get(job->table, "measures");
     const json_t *measure = json_array_get(list, index);
-    char terms[2][128];
-    for (int i = 0; i < 2; i++)
-        snprintf(terms[i], sizeof terms[i], "%s.test.kinds[0]%s.error_rate",
-                 i ? "minutes" : "epochs", repro_text(measure, "of"));
-    return index == 0 || some_cell_has(job, terms[0]) || some_cell_has(job, terms[1])
-               ? measure
-               : NULL;
+    for (int i = 0; i < job->count && index > 0; i++)
+        for (int k = 0; k < 2; k++)
+            if (repro_at(job, &job->cells[i], "%s.test.kinds[0]%s.error_rate",
+                         k ? "minutes" : "epochs", repro_text(measure, "of")))
+                return measure;
+    return index == 0 ? measure : NULL;
 }
 
 /* How much more than full's the error is, on the same draws of sequences. */
@@ -221,9 +227,9 @@ static bool beyond_full(const repro_job *job, const repro_cell *cell, const char
     if (!full || cell == full)
         return false;
     const json_t *lengths =
-        test_at(job, cell, when, repro_text(measure, "lengths"), "", "");
-    const json_t *mine = test_at(job, cell, when, "kinds[0]", of, ".wrong");
-    const json_t *others = test_at(job, full, when, "kinds[0]", of, ".wrong");
+        repro_at(job, cell, "%s.test.%s", when, repro_text(measure, "lengths"));
+    const json_t *mine = repro_at(job, cell, "%s.test.kinds[0]%s.wrong", when, of);
+    const json_t *others = repro_at(job, full, "%s.test.kinds[0]%s.wrong", when, of);
     const size_t count = json_array_size(lengths);
     if (count == 0 || json_array_size(mine) != count || json_array_size(others) != count)
         return false;
@@ -242,7 +248,7 @@ static void add_errors(const repro_job *job, text_table *table, const repro_cell
     const json_t *measure;
     for (size_t i = 0; (measure = measure_at(job, i)); i++) {
         double values[3];
-        static const char *const names[3] = {".error_rate", ".low", ".high"};
+        static const char *const names[3] = {"error_rate", "low", "high"};
         shoal_rate_interval interval;
         if (!cell) {
             table_add(table, "%s", repro_text(measure, "heading"));
@@ -250,11 +256,9 @@ static void add_errors(const repro_job *job, text_table *table, const repro_cell
             table_add(table, "beyond full, 95 %%");
             continue;
         }
-        for (int k = 0; k < 3; k++) {
-            const json_t *value =
-                test_at(job, cell, when, "kinds[0]", repro_text(measure, "of"), names[k]);
-            values[k] = json_is_number(value) ? json_number_value(value) : (double)NAN;
-        }
+        for (int k = 0; k < 3; k++)
+            values[k] = repro_number(job, cell, "%s.test.kinds[0]%s.%s", when,
+                                     repro_text(measure, "of"), names[k]);
         table_number(table, values[0]);
         table_add(table, isfinite(values[0]) ? "%.2f to %.2f" : "-", values[1],
                   values[2]);
@@ -361,9 +365,9 @@ static void make_crossed(const repro_job *job, const json_t *how, text_table *ta
 static double ours_of(const repro_job *job, const char *name, const char *terms,
                       const char *error) {
     const repro_cell *cell = repro_find(job, name);
-    if (!cell || isnan(repro_number(job, cell, error)))
+    if (!cell || isnan(repro_number(job, cell, "%s", error)))
         return NAN;
-    const double value = repro_number(job, cell, terms);
+    const double value = repro_number(job, cell, "%s", terms);
     return isnan(value) && strncmp(terms, "reach", 5) == 0 ? (double)INFINITY : value;
 }
 
@@ -401,20 +405,17 @@ static void say_order(const repro_job *job, const json_t *orders, size_t row,
 static void say_controls(const repro_job *job, double points, FILE *file) {
     const char *of = repro_text(measure_at(job, 0), "of");
     for (int i = 0; i < job->count; i++) {
-        char terms[REPRO_TEXT];
-        double error = NAN, control = NAN;
-        for (int k = -1; k < 3; k++) {
-            snprintf(terms, sizeof terms, "epochs.test.kinds[%s]%s.error_rate",
-                     k < 0 ? "0" : repro_controls[k], of);
-            const double value = repro_number(job, &job->cells[i], terms);
-            error = k < 0 ? value : error;
-            control = k < 0 ? control : fmin(control, value);
-        }
-        if (control < error + points)
+        double values[4] = {0}; /* its own, the controls' */
+        for (int k = 0; k < 4; k++)
+            values[k] = repro_number(job, &job->cells[i],
+                                     "epochs.test.kinds[%s]%s.error_rate",
+                                     k ? repro_controls[k - 1] : "0", of);
+        const double control = fmin(fmin(values[1], values[2]), values[3]);
+        if (control < values[0] + points)
             fprintf(file,
                     "%s hardly uses its attention: a control has %.2f %% where it has "
                     "%.2f %%; its comparisons do not count.\n",
-                    job->cells[i].name, control, error);
+                    job->cells[i].name, control, values[0]);
     }
 }
 
