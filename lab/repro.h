@@ -76,6 +76,7 @@ repro_cell *repro_find(const repro_job *job, const char *name);     /* NULL: non
 bool repro_is_chosen(const repro_job *job, const repro_cell *cell); /* by --only */
 /* A member of an object as text; "" where there is none. */
 const char *repro_text(const json_t *object, const char *member);
+const char *repro_item(const json_t *list, size_t index); /* likewise */
 /* FOLDER/NAME; dies where it is too long. */
 const char *repro_path(char path[REPRO_PATH], const char *folder, const char *name);
 json_t *repro_config_json(const shoal_train_task *task, const repro_config *config);

@@ -10,6 +10,11 @@ const char *repro_text(const json_t *object, const char *member) {
     return text ? text : "";
 }
 
+const char *repro_item(const json_t *list, size_t index) {
+    const char *text = json_string_value(json_array_get(list, index));
+    return text ? text : "";
+}
+
 const char *repro_path(char path[REPRO_PATH], const char *folder, const char *name) {
     const int length = snprintf(path, REPRO_PATH, "%s/%s", folder, name);
     if (length < 0 || length >= REPRO_PATH)
@@ -88,8 +93,9 @@ static json_t *entry_of(const json_t *axis, const json_t *asked, bool whole) {
     const json_t *entry = NULL, *known = json_object_get(axis, "values");
     char name[REPRO_NAME], all[REPRO_TEXT] = "";
     snprintf(name, sizeof name, "%s",
-             json_is_object(asked) ? repro_text(asked, "name")
-                                   : json_string_value(asked));
+             json_is_object(asked)   ? repro_text(asked, "name")
+             : json_is_string(asked) ? json_string_value(asked)
+                                     : "");
     for (size_t i = 0; i < json_array_size(known) && !entry; i++) {
         const json_t *one = json_array_get(known, i);
         if (json_is_object(one) && strcasecmp(repro_text(one, "name"), name) == 0)
@@ -195,19 +201,16 @@ static void place_kind(repro_job *job, repro_cell *cell, const char *text) {
 
 /* The first of the files under the data folder that is there, else the first. */
 static const char *data_file(const repro_job *job, const json_t *list, bool *there) {
-    char *path = reserve(1, REPRO_PATH);
+    char *path = reserve(2, REPRO_PATH), *one = path + REPRO_PATH;
     *there = false;
-    for (size_t i = json_array_size(list); i-- > 0 && !*there;) {
-        const size_t k = json_array_size(list) - 1 - i;
-        const char *name = json_string_value(json_array_get(list, k));
-        if (strcmp(name ? name : ".", ".") == 0)
-            snprintf(path, REPRO_PATH, "%s", job->data);
-        else
-            repro_path(path, job->data, name);
-        *there = access(path, F_OK) == 0;
+    for (size_t i = json_array_size(list); i-- > 0;) {
+        const bool itself = strcmp(repro_item(list, i), ".") == 0;
+        repro_path(one, job->data, itself ? "" : repro_item(list, i));
+        const bool found = access(one, F_OK) == 0;
+        if (found || (i == 0 && !*there))
+            strcpy(path, itself ? job->data : one);
+        *there = *there || found;
     }
-    if (!*there && json_array_size(list))
-        repro_path(path, job->data, json_string_value(json_array_get(list, 0)));
     return path;
 }
 
@@ -350,7 +353,7 @@ static void make_cell(repro_job *job, json_t *const *entries, int axes) {
     int rest = job->count;
     *cell = (repro_cell){.facts = json_object(), .seconds_per_step = (double)NAN};
     const char *kind = NULL, *name;
-    json_t *terms;
+    json_t *terms, *facts = json_object_get(table, "facts");
     for (int a = axes; a-- > 0; rest /= (int)json_array_size(entries[a])) {
         json_t *entry =
             json_array_get(entries[a], (size_t)rest % json_array_size(entries[a]));
@@ -365,10 +368,10 @@ static void make_cell(repro_job *job, json_t *const *entries, int axes) {
     if (kind)
         place_kind(job, cell, kind);
     cell->seen = json_incref(cell->facts); /* for the names */
-    json_object_foreach(json_object_get(table, "facts"), name, terms)
+    json_object_foreach(facts, name, terms)
         json_object_set_new(cell->facts, name,
                             json_integer(llround(
-                                repro_number(job, cell, json_string_value(terms)))));
+                                repro_number(job, cell, "%s", repro_text(facts, name)))));
     const char *spelled = repro_text(cell->facts, "cell");
     const char *form = repro_text(table, "name");
     if (*form && !repro_fill(job, cell, form, "", "", text))
@@ -384,6 +387,8 @@ static void make_cell(repro_job *job, json_t *const *entries, int axes) {
     form = repro_text(table, "folder");
     if (*form)
         repro_fill(job, cell, form, "", "", text);
+    if (strchr(text, '/') || *text == '.')
+        die(EXIT_BAD_INPUT, "\"%s\" cannot be the folder of a cell", text);
     snprintf(folder, sizeof folder, "cells/%s", text);
     repro_path(cell->folder, job->folder, folder);
     configure(job, cell);
@@ -396,7 +401,7 @@ bool repro_is_chosen(const repro_job *job, const repro_cell *cell) {
     json_t *only = split("only", job->only);
     bool chosen = false;
     for (size_t i = 0; i < json_array_size(only); i++) {
-        const char *name = json_string_value(json_array_get(only, i));
+        const char *name = repro_item(only, i);
         chosen = chosen || strcmp(name, cell->name) == 0;
         if (!repro_find(job, name))
             die(EXIT_USAGE, "--only: there is no cell %s", name);
@@ -442,7 +447,6 @@ void repro_make_cells(repro_job *job) {
     tested = json_object_get(json_object_get(job->table, "evaluate"), "kinds");
     tested = job->evaluate ? split("evaluate", job->evaluate) : json_incref(tested);
     for (size_t i = 0; i < json_array_size(tested) && i < REPRO_VALUES; i++)
-        spell(job, json_string_value(json_array_get(tested, i)),
-              job->tested[job->tested_count++]);
+        spell(job, repro_item(tested, i), job->tested[job->tested_count++]);
     json_decref(tested);
 }

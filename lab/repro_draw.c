@@ -79,17 +79,15 @@ static void draw_errors(const repro_job *job, const json_t *how, const char *pat
     charts[0].series_count = add_curves(job, CURVE_VALIDATION_ACCURACY, true, curves);
     for (size_t i = 0; i < json_array_size(list) && i < 3; i++) {
         const json_t *one = json_array_get(list, i);
-        const char *of = json_string_value(json_array_get(one, 2));
-        add_points(job, of ? of : "", &points[i]);
+        add_points(job, repro_item(one, 2), &points[i]);
         if (points[i].count > 0)
-            charts[figure.count++] =
-                (plot_chart){json_string_value(json_array_get(one, 0)),
-                             hours,
-                             {.label = json_string_value(json_array_get(one, 1))},
-                             points[i].series,
-                             points[i].count,
-                             NULL,
-                             0};
+            charts[figure.count++] = (plot_chart){repro_item(one, 0),
+                                                  hours,
+                                                  {.label = repro_item(one, 1)},
+                                                  points[i].series,
+                                                  points[i].count,
+                                                  NULL,
+                                                  0};
     }
     if (charts[0].series_count > 0)
         plot_write(path, &figure);
@@ -287,7 +285,7 @@ void repro_plot(const char *folder) {
                  i ? "," : "", repro_text(one, "name"));
     json_array_foreach(json_object_get(results, "evaluate"), i, one)
         snprintf(tested + strlen(tested), sizeof tested - strlen(tested), "%s%s",
-                 i ? "," : "", json_string_value(one));
+                 i ? "," : "", repro_item(json_object_get(results, "evaluate"), i));
     if (!*kinds)
         die(EXIT_BAD_INPUT, "%s: shoal repro --show draws this experiment", path);
     job.kinds = kinds;

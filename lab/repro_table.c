@@ -283,15 +283,14 @@ static void add_cell(const repro_job *job, const json_t *how, text_table *table,
     table_row(table, cell ? text : *corner ? corner : "cell");
     for (size_t i = 0; i < json_array_size(columns); i++) {
         const json_t *column = json_array_get(columns, i);
-        const char *head = json_string_value(json_array_get(column, 0));
-        const char *form = json_string_value(json_array_get(column, 1));
         if (!json_is_array(column))
             add_errors(job, table, cell, repro_text(how, "at"));
         else if (!cell)
-            table_add(table, "%s", head ? head : "-");
+            table_add(table, "%s", repro_item(column, 0));
         else
             table_add(table, "%s",
-                      form && repro_fill(job, cell, form, "", "", text) ? text : "-");
+                      repro_fill(job, cell, repro_item(column, 1), "", "", text) ? text
+                                                                                 : "-");
     }
 }
 
@@ -302,8 +301,7 @@ static void add_crossed(const repro_job *job, const json_t *how, text_table *tab
     const json_t *forms = json_object_get(how, "cross");
     char text[REPRO_TEXT];
     for (size_t i = 0; i < json_array_size(forms); i++)
-        if (repro_fill(job, cell, json_string_value(json_array_get(forms, i)), row,
-                       metric, text)) {
+        if (repro_fill(job, cell, repro_item(forms, i), row, metric, text)) {
             table_add(table, "%s", text);
             return;
         }
@@ -313,8 +311,9 @@ static void add_crossed(const repro_job *job, const json_t *how, text_table *tab
 
 static const char *metric_of(const repro_cell *cell, size_t index) {
     const json_t *metrics = json_object_get(cell->facts, "metrics");
-    const char *metric = json_string_value(json_array_get(metrics, index));
-    return metric ? metric : index == 0 && !metrics ? "" : NULL;
+    return index < json_array_size(metrics) ? repro_item(metrics, index)
+           : index == 0 && !metrics         ? ""
+                                            : NULL;
 }
 
 /* Rows are the kinds that were evaluated, and columns the cells, by each metric; or rows
@@ -375,12 +374,10 @@ static double ours_of(const repro_job *job, const char *name, const char *terms,
 static void say_order(const repro_job *job, const json_t *orders, size_t row,
                       FILE *file) {
     const json_t *order = json_array_get(orders, row);
-    const char *error = json_string_value(json_array_get(json_array_get(orders, 0), 1));
-    const char *words[3];
+    const char *error = repro_item(json_array_get(orders, 0), 1);
+    const char *words[3] = {repro_item(order, 0), repro_item(order, 1),
+                            repro_item(order, 2)};
     int pairs = 0, agreed = 0;
-    for (size_t i = 0; i < 3; i++)
-        if (!(words[i] = json_string_value(json_array_get(order, i))) || !error)
-            die(EXIT_BAD_INPUT, "an order is [\"NAME\", \"TERMS\", \"PAPER'S\"]");
     json_t *theirs = json_object_get(json_object_get(job->table, "paper"), words[2]);
     for (void *one = json_object_iter(theirs); one;
          one = json_object_iter_next(theirs, one))
