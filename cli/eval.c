@@ -8,7 +8,6 @@
 
 #include "command.h"
 #include "eval.h"
-#include "speech_words.h"
 
 typedef struct {
     char names[EVAL_KINDS][EVAL_NAME];
@@ -237,42 +236,19 @@ static int report(const eval_job *job, const shoal_evaluation *e) {
 
 /* ---- The command ------------------------------------------------------------------- */
 
-static void show_progress(void *user, const shoal_train_progress *progress) {
-    (void)user;
-    if (progress->event == SHOAL_AT_DATA)
-        progress_say("features of %s: %" PRId64 " of %" PRId64, progress->what,
-                     progress->done, progress->all);
-    else if (progress->event == SHOAL_AT_EVALUATION && progress->all)
-        progress_say("%s, %" PRId64 " of %" PRId64, progress->what, progress->done,
-                     progress->all);
-    else if (progress->event == SHOAL_AT_EVALUATION)
-        progress_say("%s", progress->what);
-}
-
-static void show_message(void *command, const char *text) {
-    if (*text == ' ')
-        tell("%s", text);
-    else
-        complain(EXIT_OK, command, "%s", text);
-}
-
 int evaluate_run(const char *command, shoal_context *context, const char *path, int kinds,
                  char (*names)[EVAL_NAME], shoal_evaluation_options *options,
                  shoal_evaluation **evaluation, json_t **object) {
     shoal_attention parsed[EVAL_KINDS];
-    char user[16];
     *evaluation = NULL;
     for (int i = 0; i < kinds; i++) {
         const shoal_status status = shoal_attention_parse(context, names[i], &parsed[i]);
         if (status != SHOAL_OK)
             return complain_status(status, EXIT_USAGE, command, context);
     }
-    snprintf(user, sizeof user, "%s", command);
     options->attention = parsed;
     options->kinds = kinds;
-    options->callbacks = (shoal_train_callbacks){.user = user,
-                                                 .progress = show_progress,
-                                                 .message = show_message};
+    options->callbacks = show_training("");
     progress_begin(2);
     const shoal_status status = shoal_evaluate(context, path, options, evaluation);
     progress_end();

@@ -1,6 +1,5 @@
 /* In place of the commands that need libshoal-speech, where it is not built. */
 #include "command.h"
-#include "speech_words.h"
 
 #define WITHOUT                                                                          \
     "this program was built without speech, which needs more libraries "                 \

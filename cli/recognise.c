@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "command.h"
-#include "speech_words.h"
 
 typedef struct {
     int64_t threads, beams, seconds; /* seconds: of a piece; 0: by the training */

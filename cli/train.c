@@ -165,7 +165,7 @@ bool train_path(const char *command, char path[TRAIN_PATH], const char *folder,
     return false;
 }
 
-static void show_step(const train_run *run, const shoal_train_progress *at) {
+static void show_step(const char *label, const shoal_train_progress *at) {
     const double accuracy = at->step->score.accuracy;
     const double left = at->steps > 0 ? at->elapsed / (double)at->steps *
                                             (double)(at->all - at->done)
@@ -183,12 +183,12 @@ static void show_step(const train_run *run, const shoal_train_progress *at) {
         snprintf(right, sizeof right, "  right %.1f %%", 100 * accuracy);
     progress_say("%sstep %" PRId64 "/%" PRId64
                  "  loss %.4f%s  %.0f seq/s  at most %s left",
-                 run->label, at->done, at->all, at->step->score.loss, right,
+                 label, at->done, at->all, at->step->score.loss, right,
                  (double)at->sequences / at->elapsed, time_left);
 }
 
 static void show_progress(void *user, const shoal_train_progress *at) {
-    const train_run *run = user;
+    const char *label = user;
     switch (at->event) {
     case SHOAL_AT_DATA:
         progress_begin(1);
@@ -197,31 +197,45 @@ static void show_progress(void *user, const shoal_train_progress *at) {
         break;
     case SHOAL_AT_BEGINNING:
         progress_begin(1);
-        progress_say("%sthe first step", run->label);
+        progress_say("%sthe first step", label);
         break;
     case SHOAL_AT_TEST:
         progress_begin(1);
-        progress_say("%stesting", run->label);
+        progress_say("%stesting", label);
         break;
     case SHOAL_AT_STEP:
-    case SHOAL_AT_VALIDATION: show_step(run, at); break;
+    case SHOAL_AT_VALIDATION: show_step(label, at); break;
     case SHOAL_AT_SAVING: writing_begin(); break;
     case SHOAL_AT_SAVED: writing_end(); break;
     case SHOAL_AT_END: progress_end(); break;
-    case SHOAL_AT_EVALUATION: break;
+    case SHOAL_AT_EVALUATION:
+        progress_begin(2);
+        if (at->all)
+            progress_say("%s, %" PRId64 " of %" PRId64, at->what, at->done, at->all);
+        else
+            progress_say("%s", at->what);
+        break;
     }
 }
 
 static void show_message(void *user, const char *text) {
+    (void)user;
     if (*text == ' ') /* goes on with the line before */
         tell("%s", text);
     else
-        complain(EXIT_OK, ((const train_run *)user)->command, "%s", text);
+        complain(EXIT_OK, command_name(), "%s", text);
 }
 
 static int is_cancelled(void *user) {
     (void)user;
     return stop_signal() != 0;
+}
+
+shoal_train_callbacks show_training(const char *label) {
+    return (shoal_train_callbacks){.user = (char *)label, /* only read */
+                                   .progress = show_progress,
+                                   .message = show_message,
+                                   .cancelled = is_cancelled};
 }
 
 int train_go(train_run *run, shoal_context *context) {
@@ -236,10 +250,7 @@ int train_go(train_run *run, shoal_context *context) {
             (shoal_setting){run->settings->list[i].name, run->settings->list[i].text};
     options->settings = said;
     options->setting_count = run->settings->count;
-    options->callbacks = (shoal_train_callbacks){.user = run,
-                                                 .progress = show_progress,
-                                                 .message = show_message,
-                                                 .cancelled = is_cancelled};
+    options->callbacks = show_training(run->label);
     const int code = settings_apply(run->settings, context, run->task, &run->config);
     if (code != EXIT_OK)
         return code;

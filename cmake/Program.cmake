@@ -13,7 +13,16 @@ endif()
 if(NOT TARGET shoal_models)
     message(STATUS "The program is not built: it needs libshoal-models")
 else()
-    add_executable(shoal_program ${program_sources})
+    # Every build asks which commit it is of.
+    set(experiments ${CMAKE_CURRENT_BINARY_DIR}/experiments.c)
+    add_custom_target(shoal_experiments BYPRODUCTS ${experiments}
+        COMMAND ${CMAKE_COMMAND} -D SOURCE=${CMAKE_CURRENT_SOURCE_DIR}
+            -D OUTPUT=${experiments} -D NAMES=copy,speech,lf-mmi,text
+            -P ${CMAKE_CURRENT_SOURCE_DIR}/cmake/Experiments.cmake VERBATIM)
+    set_source_files_properties(${experiments} PROPERTIES
+        COMPILE_OPTIONS -Wno-overlength-strings)
+    add_executable(shoal_program ${program_sources} ${experiments})
+    add_dependencies(shoal_program shoal_experiments)
     set_target_properties(shoal_program PROPERTIES OUTPUT_NAME shoal)
     target_include_directories(shoal_program PRIVATE cli lab)
     target_link_libraries(shoal_program PRIVATE shoal_exact shoal_train shoal_models

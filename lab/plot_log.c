@@ -6,7 +6,7 @@
 #include "lab.h"
 #include "log_curves.h"
 #include "plot.h"
-#include "repro_speech.h"
+#include "repro.h"
 
 enum { MOST_LOGS = PLOT_COLOURS };
 
@@ -91,15 +91,6 @@ static bool is_grid(const char *path) {
            access(file, F_OK) == 0;
 }
 
-static int draw_grid(const char *folder) {
-    speech_grid grid;
-    int code = speech_grid_read("plot", folder, &grid);
-    if (code == EXIT_OK)
-        code = speech_draw("plot", &grid);
-    speech_grid_free(&grid);
-    return code;
-}
-
 int plot_command(int count, char **arguments) {
     plot_job job = {0};
     const int ended = take_options(&plot_help, count, arguments, &job);
@@ -107,8 +98,10 @@ int plot_command(int count, char **arguments) {
         return ended;
     count -= optind;
     arguments += optind;
-    if (count == 1 && !job.picture && is_grid(arguments[0]))
-        return draw_grid(arguments[0]);
+    if (count == 1 && !job.picture && is_grid(arguments[0])) {
+        repro_plot(arguments[0]);
+        return EXIT_OK;
+    }
     if (count == 0 || count > MOST_LOGS)
         die(EXIT_USAGE, "%s; usage: shoal %s",
             count ? "more than 7 logs" : "no log was given", plot_help.usage);

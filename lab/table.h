@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-enum { TABLE_ROWS = 48, TABLE_COLUMNS = 36, TABLE_TEXT = 72 };
+enum { TABLE_ROWS = 128, TABLE_COLUMNS = 36, TABLE_TEXT = 72 };
 
 typedef struct {
     int rows, columns; /* the first row is the heading */

@@ -188,8 +188,9 @@ expect "or is told one" 0 "3 of 3 steps" shoal train speech data2 $small --out t
     --steps 3 --set rate=8000
 
 # ---- The grid --------------------------------------------------------------------------
+folder=grid
 grid() {
-    shoal repro speech data --out grid --kinds full,lsh-1,full@2,full+clustered-3 \
+    shoal repro speech data --out $folder --kinds full,lsh-1,full@2,full+clustered-3 \
         --evaluate full,lsh-1,clustered-3,shoal-3 --cache cache --labels phones \
         --epochs 2 --join 2 --set hop=2 --set context=6 --set layers=1 --set heads=2 \
         --set head_dim=16 --set feed_forward=32 --set batch_frames=300 --set speeds=1 \
@@ -232,6 +233,22 @@ check "depth, and weights to go on from" json \
 check "errors of every sequence" json \
     'all(len(c["result"]["epochs"]["test"]["labels"]) ==
          len(c["result"]["epochs"]["test"]["kinds"][0]["wrong"]) for c in d["cells"])'
+folder=moved
+mkdir moved && cp grid/results.json moved
+expect "results alone, on another machine" 0 "4 done, 0 running, 0 left" grid --status
+grid >out 2>&1
+check "give the same tables" diff moved/tables.md grid/tables.md
+check "nothing is trained again" absent moved/cells/full/checkpoint.safetensors
+folder=budget
+python3 - <<'PYTHON'
+import json, os
+os.mkdir("budget")
+json.dump({"seconds_per_step": {"full": 0.01}}, open("budget/calibration.json", "w"))
+PYTHON
+expect "minutes as steps" 0 "After the same minutes" grid --only full
+check "by calibration" python3 -c 'import json
+assert json.load(open("budget/cells/full/result.json"))["minutes"]["steps"] == 13'
+folder=grid
 check "picture of a run" shoal plot grid/cells/full -o curve.svg
 if [ -e grid/matrix.svg ]; then
     rm grid/*.svg grid/*.png

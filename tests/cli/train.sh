@@ -364,6 +364,28 @@ expect "unfinished: json" 0 '"validation_accuracy"' repro --show --json
 check "unfinished: none finished" json \
     'not any(c["finished"] or "accuracy" in c for c in d["cells"])'
 mv finished.json grid/results.json
+cat >own.json <<'JSON'
+{"task": "copy", "result": "test", "name": "{attention}-{seed:0}",
+ "axes": [{"field": "seed", "values": [1, 2]},
+          {"field": "attention", "values": ["full", "clustered-2"]}],
+ "settings": {"layers": 1, "heads": 2, "head_dim": 8, "feed_forward": 16, "batch": 4,
+              "length": 3, "validate_every": 4, "validate_batches": 1},
+ "show": [{"columns": [["right", "{correct:0} of {counted:0}"], ["ended", "{state}"]]}]}
+JSON
+expect "a table of one's own, one cell" 0 " of " shoal repro own.json --out own --steps 8 \
+    --only clustered-2-2
+expect "its status" 0 "1 done, 0 running, 3 left; 0.0 hours" shoal repro own.json \
+    --out own --steps 8 --status
+check "trains nothing" test "$(ls own/cells)" = clustered-2-2
+expect "all of it" 0 "clustered-2-1" shoal repro own.json --out own --steps 8
+check "both seeds" test "$(ls own/cells | wc -l)" = 4
+expect "calibration" 0 "per step" shoal repro own.json --out own --calibrate
+check "is kept" python3 -c 'import json; d = json.load(open("own/calibration.json"))
+assert len(d["seconds_per_step"]) == 4 and d["commit"] is not None and d["machine"]'
+expect "a misspelt field of a table" 2 "did you mean layers" shoal repro own.json \
+    --out own --set layer=2
+echo '{"axes": []}' >none.json
+expect "no table" 3 'a table has a "task" and "axes"' shoal repro none.json --out none
 if [ -e curves.svg ]; then
     report "heatmaps" \
         "$(grep -q "<svg" grid/copy.svg && [ -s grid/copy.png ] || echo "none")"

@@ -34,10 +34,6 @@ found_beside() { # is $3 a file of the folder $1, or for lab what commands share
     [ -e "$1/$3" ] || { [ "$2" = lab ] && [ "$3" = command.h ] && [ -e "$1/../cli/$3" ]; }
 }
 
-experiment() { # lab/repro* may use all of cli/ until it trains through a library
-    [[ $1 == */lab/repro* && -e $(dirname "$1")/../cli/${2:1:-1} ]]
-}
-
 allowed() { # may a file that lies in folder $1, of room $2, include $3?
     local quoted=$3 target=${3:1:-1} room
     [[ $quoted == [\"\<]* && $target != *..* ]] || return 1
@@ -57,7 +53,7 @@ allowed() { # may a file that lies in folder $1, of room $2, include $3?
 check_file() { # $1 the file, $2 its room; prints what is wrong
     local line target
     while read -r line target; do
-        allowed "$(dirname "$1")" "$2" "$target" || experiment "$1" "$target" ||
+        allowed "$(dirname "$1")" "$2" "$target" ||
             echo "$1:$line: a file of '$2' may not include $target"
     done < <(includes "$1")
 }
