@@ -182,27 +182,8 @@ shoal_context *begin_context(int64_t threads, const char *isa) {
 
 /* ---- Several processes ------------------------------------------------------------- */
 
-const char *find_launcher(long *size) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK",
-                                        "PMIX_RANK"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *text = getenv(names[i]);
-        if (!text || !*text)
-            continue;
-        *size = strstr(names[i], "SIZE") ? strtol(text, NULL, 10) : 0;
-        return names[i];
-    }
-    return NULL;
-}
-
 shoal_transport *begin_ranks(const char *advice) {
-    long size = 0;
-    if (!find_launcher(&size) || size == 1)
-        return NULL;
-    const int code = ranks_open(command, advice, &own_ranks);
-    if (code != EXIT_OK)
-        leave(code);
-    return own_ranks;
+    return own_ranks = ranks_open(advice);
 }
 
 void first_alone_begin(const shoal_transport *ranks) {

@@ -358,10 +358,6 @@ static inline uint64_t mix_bits(uint64_t x) {
 
 /* ---- Several processes ------------------------------------------------------------- */
 
-/* The variable that a launcher left, NULL: there was none. *size is 0 where it does not
-   say how many processes there are. */
-const char *find_launcher(long *size);
-
 /* Those of the launcher's job, or NULL: this process is alone. They are left together
    with the program, which tells the others where it dies. `advice` ends what is said when
    one of them is lost. */

@@ -8,9 +8,9 @@
 
 #include <shoal_mpi.h>
 
-/* *ranks is NULL for a process alone. `advice` ends what is said when a rank is lost. An
-   exit code, after a complaint. */
-int ranks_open(const char *command, const char *advice, shoal_transport **ranks);
+/* NULL for a process alone. `advice` ends what is said when a rank is lost. Dies where
+   they cannot be opened. */
+shoal_transport *ranks_open(const char *advice);
 /* Waits for the others, unless the command fails for a reason of this rank alone: then
    the exit ends theirs. */
 void ranks_close(shoal_transport *ranks, int exit_code);

@@ -82,20 +82,6 @@ static void keep(similar_job *job, double score, int64_t line, const char *text)
     job->count++;
 }
 
-static void look_everywhere(similar_job *job) {
-    const text_source *source = &job->source;
-    const size_t prefix = source->prefix ? strlen(source->prefix) : 0;
-    for (texts_next(&job->source); source->count > 0; texts_next(&job->source)) {
-        embed_block(&job->model, source, job->vectors);
-        for (int64_t i = 0; i < source->count; i++)
-            keep(job,
-                 cosine(job->model.size, job->question,
-                        job->vectors + i * job->model.size),
-                 source->places[i].line, source->texts[i] + prefix);
-        progress_say("%" PRId64 " texts", source->first + source->count);
-    }
-}
-
 /* ---- The command ------------------------------------------------------------------- */
 
 static void embed_question(similar_job *job, const char *text) {
@@ -159,7 +145,16 @@ int similar_command(int count, char **arguments) {
     embed_question(&job, arguments[optind]);
     progress_begin(1);
     progress_say("the first texts");
-    look_everywhere(&job);
+    const text_source *source = &job.source;
+    const size_t prefix = source->prefix ? strlen(source->prefix) : 0;
+    for (texts_next(&job.source); source->count > 0; texts_next(&job.source)) {
+        embed_block(&job.model, source, job.vectors);
+        for (int64_t i = 0; i < source->count; i++)
+            keep(&job,
+                 cosine(job.model.size, job.question, job.vectors + i * job.model.size),
+                 source->places[i].line, source->texts[i] + prefix);
+        progress_say("%" PRId64 " texts", source->first + source->count);
+    }
     progress_end();
     return print_found(&job, arguments[optind]);
 }
