@@ -285,10 +285,6 @@ void end_as_by_pipe(void); /* by that signal, late */
    that the program opens would get its number otherwise. */
 void open_standard_files(void);
 
-/* A file that is written whole or not at all: under another name in the same folder, and
-   renamed at the end. What is no regular file (a device, a pipe) is written to directly,
-   and where a link leads to a file, there already or not, the link stays.
-   The libraries do the same for what they write (models/files/files.h). */
 /* A file that is written whole or not at all, as shoal_replacement does it, or standard
    output. */
 typedef struct {
@@ -320,7 +316,6 @@ typedef struct {
 
 /* Texts of files, block by block. */
 typedef struct {
-    const char *command;
     char **paths; /* [files]; "-" is standard input */
     int files;
     const char *field;  /* of JSON lines; NULL: plain lines */
@@ -343,8 +338,8 @@ typedef struct {
     text_place *places; /* [count] */
 } text_source;
 
-/* The next block; EXIT_OK, always: it dies of what is wrong, and names file and line. */
-int texts_next(text_source *source);
+/* The next block; dies of what is wrong, and names file and line. */
+void texts_next(text_source *source);
 void texts_close(text_source *source);
 
 /* ---- Random numbers ---------------------------------------------------------------- */

@@ -174,22 +174,6 @@ static void print_rates(const shoal_evaluation *e, int which) {
     }
 }
 
-static void print_words(const eval_job *job, const shoal_evaluation *e,
-                        const shoal_evaluation_score *first) {
-    const shoal_evaluation_info *info = shoal_evaluation_describe(e);
-    const shoal_word_settings *settings = &info->word_settings;
-    printf("\nwords by %s\nand %s\nlanguage weight %g, insertion %g, %s%s; beam %g, "
-           "tokens %" PRId64 "; search %.4f times real time\n%" PRId64
-           " words, %.2f %% of them in no lexicon or language model\nThe text that a "
-           "language model was made from may have some of these words: that of\n"
-           "pocketsphinx-en-us is not documented. The error of units does not depend on "
-           "it.\n",
-           job->words.lexicon, job->words.lm, settings->lm_weight, settings->insertion,
-           job->tune ? "tuned on " : "not tuned", job->tune ? job->tune : "",
-           settings->beam, settings->tokens, first->seconds / info->seconds, info->words,
-           100 * (double)info->missing_words / (info->words ? (double)info->words : 1));
-}
-
 static void print_speech(const eval_job *job, const shoal_evaluation *e) {
     const shoal_evaluation_info *info = shoal_evaluation_describe(e);
     shoal_evaluation_score words;
@@ -201,7 +185,18 @@ static void print_speech(const eval_job *job, const shoal_evaluation *e) {
     if (shoal_evaluation_score_get(e, 0, 1, &words) == SHOAL_OK) {
         putchar('\n');
         print_rates(e, 1);
-        print_words(job, e, &words);
+        const shoal_word_settings *settings = &info->word_settings;
+        printf(
+            "\nwords by %s\nand %s\nlanguage weight %g, insertion %g, %s%s; beam %g, "
+            "tokens %" PRId64 "; search %.4f times real time\n%" PRId64
+            " words, %.2f %% of them in no lexicon or language model\nThe text that a "
+            "language model was made from may have some of these words: that of\n"
+            "pocketsphinx-en-us is not documented. The error of units does not depend on "
+            "it.\n",
+            job->words.lexicon, job->words.lm, settings->lm_weight, settings->insertion,
+            job->tune ? "tuned on " : "not tuned", job->tune ? job->tune : "",
+            settings->beam, settings->tokens, words.seconds / info->seconds, info->words,
+            100 * (double)info->missing_words / (info->words ? (double)info->words : 1));
     }
     if (info->impossible)
         printf("\n%" PRId64 " sequences have more labels than positions\n",

@@ -434,22 +434,6 @@ static int report_json(const train_job *job) {
                   result->tested ? score_json(&result->test) : NULL));
 }
 
-static void report_validation(const shoal_train_score *score) {
-    printf("validation   ");
-    if (!score->metric || isfinite(score->loss))
-        printf("loss %.6f  ", score->loss);
-    if (!score->metric)
-        printf("right %.2f %%", 100 * score->accuracy);
-    else
-        printf("%s %.4f", score->metric, score->accuracy);
-    if (score->second)
-        printf("  %s %.4f", score->second, score->second_value);
-    putchar('\n');
-    if (score->impossible)
-        printf("             %" PRId64 " sequences have more labels than positions\n",
-               score->impossible);
-}
-
 static bool is_text(const train_run *run) {
     return strcmp(run->task->name, "glue") == 0 || strcmp(run->task->name, "squad") == 0;
 }
@@ -470,8 +454,22 @@ static void report(const train_run *run) {
                100 * last->accuracy);
     if (isfinite(result->loss_share))
         printf("the loss     %.1f %% of the steps' time\n", 100 * result->loss_share);
-    if (result->validated)
-        report_validation(&result->validation);
+    if (result->validated) {
+        printf("validation   ");
+        if (!result->validation.metric || isfinite(result->validation.loss))
+            printf("loss %.6f  ", result->validation.loss);
+        if (!result->validation.metric)
+            printf("right %.2f %%", 100 * result->validation.accuracy);
+        else
+            printf("%s %.4f", result->validation.metric, result->validation.accuracy);
+        if (result->validation.second)
+            printf("  %s %.4f", result->validation.second,
+                   result->validation.second_value);
+        putchar('\n');
+        if (result->validation.impossible)
+            printf("             %" PRId64 " sequences have more labels than positions\n",
+                   result->validation.impossible);
+    }
     if (result->tested)
         printf("test         loss %.6f  right %.2f %% (%" PRId64 " of %" PRId64 ")\n",
                result->test.loss, 100 * result->test.accuracy, result->test.correct,
