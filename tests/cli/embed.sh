@@ -99,6 +99,12 @@ expect "controls are spelled" 0 'a b\tc\n\x1b[31m\x9b é' shoal similar "a b c" 
     --in controls --field t
 check "in one line" [ "$(wc -l <out)" = 1 ]
 
+expect "standard output is closed" 4 "standard output cannot be written" bash -c \
+    '"$0" embed texts >&-' "$program"
+cp -r "$SHOAL_MODEL" loop && ln -sf modules.json loop/modules.json
+expect "modules.json is a loop" 3 "modules.json" shoal embed texts -m loop
+ln -sf nowhere loop/modules.json
+expect "modules.json leads nowhere" 3 "modules.json" shoal embed texts -m loop
 expect "no file" 2 "no file was given" shoal embed
 expect "no model" 2 "no model" env -u SHOAL_MODEL "$program" embed texts
 expect "no such file" 3 "No such file" shoal embed nothing -o no.npy
