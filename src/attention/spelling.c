@@ -229,8 +229,19 @@ static shoal_status read_option(shoal_context *context, spelling *read, const ch
 
 static shoal_status refuse_kind(shoal_context *context, const char *text) {
     printed names = {.length = 0};
-    for (int i = 0; sh_attention_kind_at(i); i++)
-        append(&names, "%s, ", sh_attention_kind_at(i)->info.name);
+    for (int i = 0; sh_attention_kind_at(i); i++) {
+        const attention_kind *kind = sh_attention_kind_at(i);
+        const size_t prefix = prefix_length(kind);
+        if (number_of(kind) && strcspn(text, ":") == prefix - 1 &&
+            !memcmp(text, kind->info.name, prefix - 1))
+            return sh_fail(
+                context, SHOAL_INVALID,
+                "attention \"%.80s\" lacks a number: it is spelled %s, such as "
+                "%.*s%" PRId32,
+                text, kind->info.name, (int)prefix, kind->info.name,
+                value_of(&kind->info.defaults, number_of(kind)));
+        append(&names, "%s, ", kind->info.name);
+    }
     return sh_fail(context, SHOAL_INVALID,
                    "unknown attention \"%.80s\": the kinds are %ssuch as "
                    "shoal-64:near=0",
