@@ -237,8 +237,10 @@ json_t *load_json(const char *command, const char *path);
 
 /* ---- Progress ---------------------------------------------------------------------- */
 
-/* From begin to end, and only when stderr is a terminal, a line with the latest text and
-   the seconds since the first begin is kept there once `silent_seconds` have passed. */
+/* From begin to end the latest text and the seconds since the first begin are shown: on a
+   terminal in one line that is written again and again, once `silent_seconds` have
+   passed; elsewhere as a line every 30 s, or as often as SHOAL_PROGRESS says. Of several
+   processes the first speaks. */
 void progress_begin(double silent_seconds);
 void progress_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void progress_end(void);
@@ -282,7 +284,8 @@ bool stdout_reader_left(void);
 void end_as_by_pipe(void); /* by that signal, late */
 
 /* Where stdin, stdout or stderr is closed, opens /dev/null in its place: the next file
-   that the program opens would get its number otherwise. */
+   that the program opens would get its number otherwise. stdout for reading: what is
+   printed is then not lost in silence. */
 void open_standard_files(void);
 
 /* A file that is written whole or not at all, as shoal_replacement does it, or standard

@@ -101,7 +101,8 @@ static void run(embed_job *job) {
             cannot_write(job);
     }
     const double begun = seconds_now();
-    progress_begin(1);
+    if (!job->quiet)
+        progress_begin(1);
     progress_say("the first texts");
     for (texts_next(&job->source); job->source.count > 0 && !stop_signal();
          texts_next(&job->source)) {

@@ -204,7 +204,10 @@ static void show_progress(void *user, const shoal_train_progress *at) {
         progress_say("%stesting", run->label);
         break;
     case SHOAL_AT_STEP:
-    case SHOAL_AT_VALIDATION: show_step(run, at); break;
+    case SHOAL_AT_VALIDATION:
+        progress_begin(1); /* a message may have ended it */
+        show_step(run, at);
+        break;
     case SHOAL_AT_SAVING: writing_begin(); break;
     case SHOAL_AT_SAVED: writing_end(); break;
     case SHOAL_AT_END: progress_end(); break;
