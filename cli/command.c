@@ -476,6 +476,11 @@ bool parse_number(const char *asking, const char *option, const char *text, doub
     return false;
 }
 
+const char *default_model(const char *variable) {
+    const char *model = getenv(variable);
+    return model && *model ? model : getenv("SHOAL_MODEL");
+}
+
 /* ---- Taking options --------------------------------------------------------------- */
 
 static bool take_choice(const option_row *row, const char *value, int *choice) {

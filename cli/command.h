@@ -175,6 +175,15 @@ bool parse_number(const char *command, const char *option, const char *text, dou
 bool next_range(const char *option, char **rest, int64_t min, int64_t max, int64_t *from,
                 int64_t *to);
 
+/* The model that the variable names, else the older SHOAL_MODEL, which was for speech and
+   text; NULL: none. */
+const char *default_model(const char *variable);
+#define NO_SPEECH_MODEL                                                                  \
+    "no model; give --model MODEL or set SHOAL_SPEECH_MODEL. MODEL is a file of "        \
+    "whisper.cpp, such as ggml-tiny.bin (78 MB), which ggerganov/whisper.cpp on "        \
+    "Hugging Face publishes, or a folder of Whisper there, such as "                     \
+    "openai/whisper-tiny (151 MB)"
+
 /* A code or English name that some model knows, or auto: *language is NULL then. In
    transcribe.c, with speech alone. */
 bool parse_language(const char *command, const char *text, const char **language);

@@ -129,7 +129,7 @@ static void run(embed_job *job) {
 
 int embed_command(int count, char **arguments) {
     static embed_job job;
-    job.model.folder = getenv("SHOAL_MODEL");
+    job.model.folder = default_model("SHOAL_TEXT_MODEL");
     const int ended = take_options(&embed_help, count, arguments, &job);
     if (ended >= 0)
         return ended;

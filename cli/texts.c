@@ -215,7 +215,11 @@ void texts_close(text_source *s) {
 
 void open_text_model(text_model *model) {
     if (!model->folder || !*model->folder)
-        die(EXIT_USAGE, "no model; give --model DIR or set SHOAL_MODEL");
+        die(EXIT_USAGE, "no model; give --model DIR or set SHOAL_TEXT_MODEL. DIR is a "
+                        "folder as Hugging Face publishes them, such as "
+                        "sentence-transformers/all-MiniLM-L6-v2: config.json, "
+                        "tokenizer.json, modules.json, 1_Pooling and model.safetensors "
+                        "(91 MB)");
     const shoal_text_options options = {.attention = model->attention,
                                         .rows = model->rows,
                                         .window = model->window,
