@@ -11,7 +11,9 @@ else()
 endif()
 
 if(NOT TARGET shoal_models)
-    message(STATUS "The program is not built: it needs libshoal-models")
+    if(NOT SHOAL_MODELS)
+        message(STATUS "The program is not built: it needs libshoal-models")
+    endif() # else a message has said why
 else()
     add_executable(shoal_program ${program_sources})
     set_target_properties(shoal_program PROPERTIES OUTPUT_NAME shoal)
