@@ -183,7 +183,11 @@ shoal_context *begin_context(int64_t threads, const char *isa) {
 /* ---- Several processes ------------------------------------------------------------- */
 
 shoal_transport *begin_ranks(const char *advice) {
-    return own_ranks = ranks_open(advice);
+    own_ranks = ranks_open(advice);
+    if (own_ranks)
+        ranks_same(own_ranks, digest_bytes(1, command, strlen(command)),
+                   "another command");
+    return own_ranks;
 }
 
 void first_alone_begin(const shoal_transport *ranks) {

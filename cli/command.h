@@ -363,6 +363,13 @@ static inline uint64_t mix_bits(uint64_t x) {
     return x ^ (x >> 31);
 }
 
+/* Folds the bytes into a digest: any change of any of them changes it. */
+static inline uint64_t digest_bytes(uint64_t digest, const void *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        digest = (digest ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
+    return digest;
+}
+
 /* ---- Several processes ------------------------------------------------------------- */
 
 /* Those of the launcher's job, or NULL: this process is alone. They are left together

@@ -3,9 +3,11 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "command.h"
@@ -17,6 +19,7 @@
 
 static struct {
     const char *advice;
+    volatile bool begun;  /* all ranks have */
     volatile bool ending; /* this rank ends: what happens to others is no news */
     bool agreed;          /* all ranks know that they end */
     void (*close)(shoal_transport *);
@@ -64,6 +67,22 @@ static const char *find_launcher(long *size) {
     return NULL;
 }
 
+enum { BEGIN_SECONDS = 60 };
+
+/* In a thread: the library waits without end for processes that never call MPI. */
+static void *watch_begin(void *seconds) {
+    const double begun = seconds_now(), most = *(const double *)seconds;
+    while (!job.begun && seconds_now() - begun < most)
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    if (!job.begun) {
+        complain(EXIT_RESOURCES, command_name(),
+                 "not all processes have begun within %g s; each must run shoal %s", most,
+                 command_name());
+        _exit(EXIT_RESOURCES);
+    }
+    return NULL;
+}
+
 typedef shoal_status open_function(const shoal_mpi_options *, shoal_transport **);
 
 shoal_transport *ranks_open(const char *advice) {
@@ -88,7 +107,15 @@ shoal_transport *ranks_open(const char *advice) {
         die(EXIT_RESOURCES, "%s is not of this version", LIBRARY);
     const shoal_mpi_options options = {.patience = patience ? strtod(patience, NULL) : 0,
                                        .lost = lose};
-    if (open(&options, &ranks) != SHOAL_OK)
+    static double seconds;
+    pthread_t watcher;
+    seconds = options.patience > 0 ? options.patience : BEGIN_SECONDS;
+    const bool watched = pthread_create(&watcher, NULL, watch_begin, &seconds) == 0;
+    const shoal_status status = open(&options, &ranks);
+    job.begun = true;
+    if (watched)
+        pthread_join(watcher, NULL);
+    if (status != SHOAL_OK)
         die(EXIT_RESOURCES, "%s: %s", LIBRARY, ranks ? ranks->message : "out of memory");
     job.ending = size > 0 && ranks->ranks != size;
     if (job.ending)
@@ -138,6 +165,20 @@ int ranks_threads(shoal_transport *ranks) {
 }
 
 /* ---- What all agree about ---------------------------------------------------------- */
+
+void ranks_same(shoal_transport *ranks, uint64_t digest, const char *what) {
+    uint64_t *all = reserve((size_t)ranks->ranks, sizeof *all);
+    if (ranks->gather(ranks, sizeof digest, &digest, all) != SHOAL_OK)
+        die(EXIT_RESOURCES, "%s", ranks->message);
+    for (int i = 1; i < ranks->ranks; i++) {
+        job.agreed = all[i] != all[0];
+        if (job.agreed && ranks->rank > 0)
+            leave(EXIT_USAGE);
+        if (job.agreed)
+            die(EXIT_USAGE, "rank %d has %s than the first", i, what);
+    }
+    free(all);
+}
 
 int ranks_follow(shoal_transport *ranks, int code) {
     int32_t first = code;

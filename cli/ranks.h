@@ -5,6 +5,7 @@
 #define SHOAL_CLI_RANKS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include <shoal_mpi.h>
 
@@ -25,6 +26,9 @@ int ranks_threads(shoal_transport *ranks);
 
 /* The first rank's code, everywhere: it complained, the others end without a word. */
 int ranks_follow(shoal_transport *ranks, int code);
+/* Where the digests differ all end, and the first says which rank has `what`, such as
+   "another command". */
+void ranks_same(shoal_transport *ranks, uint64_t digest, const char *what);
 /* All ranks know that they end: the library said so. */
 void ranks_agreed(void);
 
