@@ -108,6 +108,7 @@ const command_help attend_help = {
 
 /* ---- The command line ------------------------------------------------------------- */
 
+/* And checks of the options that need no file. */
 static void take_words(attend_job *job, int count, char **words) {
     static const char *const names[] = {"KIND", "Q.npy", "K.npy", "V.npy"};
     if (count < 4)
@@ -119,10 +120,6 @@ static void take_words(attend_job *job, int count, char **words) {
     job->kind = words[0];
     for (int i = 0; i < 3; i++)
         job->input_paths[INPUT_Q + i] = words[1 + i];
-}
-
-/* Checks of the options that need no file. */
-static void check_combination(const attend_job *job) {
     bool gradient = false, output = job->check_samples > 0;
     for (int i = 0; i < OUTPUTS; i++)
         output |= job->output_paths[i] != NULL;
@@ -259,19 +256,6 @@ static void fit(const attend_job *job, bool fits, attend_input one, attend_input
             job->input_paths[other], shape_text(&job->inputs[other], second), rule);
 }
 
-/* Floats and halves are not mixed. */
-static void compare_types(const attend_job *job) {
-    static const attend_input others[] = {INPUT_K, INPUT_V, INPUT_GRAD_OUT};
-    const shoal_dtype dtype = job->inputs[INPUT_Q].dtype;
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-        const shoal_array *array = &job->inputs[others[i]];
-        if (array->data && array->dtype != dtype)
-            die(EXIT_BAD_INPUT, "%s is %s and %s is %s: they must be of one type",
-                job->input_paths[INPUT_Q], type_names[dtype], job->input_paths[others[i]],
-                type_names[array->dtype]);
-    }
-}
-
 static void compare_shapes(const attend_job *job) {
     const int64_t *q = job->inputs[INPUT_Q].shape, *v = job->inputs[INPUT_V].shape;
     const attend_input keys = job->inputs[INPUT_K].data ? INPUT_K : INPUT_Q;
@@ -310,7 +294,13 @@ static void load_inputs(attend_job *job) {
     for (int i = 0; i < INPUTS; i++)
         if (job->input_paths[i])
             read_input(job, i);
-    compare_types(job);
+    const shoal_dtype dtype = job->inputs[INPUT_Q].dtype;
+    for (int i = INPUT_K; i < INPUTS; i++) /* float32 and float16 are not mixed */
+        if (job->inputs[i].data && expected[i].dtype == SHOAL_FLOAT32 &&
+            job->inputs[i].dtype != dtype)
+            die(EXIT_BAD_INPUT, "%s is %s and %s is %s: they must be of one type",
+                job->input_paths[INPUT_Q], type_names[dtype], job->input_paths[i],
+                type_names[job->inputs[i].dtype]);
     compare_shapes(job);
     const int64_t *q = job->inputs[INPUT_Q].shape, *v = job->inputs[INPUT_V].shape;
     const int64_t *groups = job->inputs[INPUT_GROUPS].shape;
@@ -323,7 +313,7 @@ static void load_inputs(attend_job *job) {
                                    .dim = q[3],
                                    .value_dim = v[3],
                                    .scale = job->scale,
-                                   .dtype = job->inputs[INPUT_Q].dtype};
+                                   .dtype = dtype};
     job->query_lengths = load_lengths(job, INPUT_QUERY_LENGTHS, q[2]);
     job->key_lengths = load_lengths(job, INPUT_KEY_LENGTHS, v[2]);
     fit(job, !job->input_paths[INPUT_GROUPS] || memcmp(groups, q, 3 * sizeof *q) == 0,
@@ -475,14 +465,6 @@ static void run_attention(attend_job *job) {
 
 /* ---- Writing ---------------------------------------------------------------------- */
 
-static void check_files(attend_job *job) {
-    for (int i = 0; i < INPUTS; i++)
-        if (job->input_paths[i])
-            plan_input(job->input_paths[i]);
-    for (int i = 0; i < OUTPUTS; i++)
-        plan_output(job->output_paths[i]);
-}
-
 /* The output itself is needed for everything else; the rest only where asked for. */
 static void reserve_outputs(attend_job *job) {
     const shoal_problem *p = &job->problem;
@@ -633,49 +615,45 @@ static int report(const attend_job *job) {
 
 /* ---- The command ------------------------------------------------------------------ */
 
-/* Under a launcher: what is wrong with the files or the command, the first process says. */
-static void prepare_first(attend_job *job) {
-    first_alone_begin(job->ranks);
-    if (job->ranks->rank == 0) {
-        parse_kind(job);
-        check_files(job);
-        load_inputs(job);
-        reserve_outputs(job);
-    }
-    first_alone_end(job->ranks);
-    if (job->ranks->rank > 0) {
-        parse_kind(job);
-        load_inputs(job);
-    }
-}
-
 int attend_command(int count, char **arguments) {
     static attend_job job;
     const int ended = take_options(&attend_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
     take_words(&job, count - optind, arguments + optind);
-    check_combination(&job);
     read_environment(&job);
     job.ranks = begin_ranks("Nothing was written: start the job again");
     if (job.ranks && job.threads == 0)
         job.threads = ranks_threads(job.ranks);
     job.context = begin_context(job.threads, job.isa);
-    const bool writes = !job.ranks || job.ranks->rank == 0;
-    if (writes)
+    const bool first = ranks_first(job.ranks);
+    /* Under a launcher the first process says what is wrong with the files. */
+    if (job.ranks)
+        first_alone_begin(job.ranks);
+    if (first) {
         progress_begin(2);
-    if (job.ranks) {
-        prepare_first(&job);
-        attend_over_ranks(&job);
-    } else {
         parse_kind(&job);
-        check_files(&job);
+        for (int i = 0; i < INPUTS; i++)
+            if (job.input_paths[i])
+                plan_input(job.input_paths[i]);
+        for (int i = 0; i < OUTPUTS; i++)
+            plan_output(job.output_paths[i]);
         load_inputs(&job);
         reserve_outputs(&job);
-        run_attention(&job);
     }
-    if (writes)
-        write_outputs(&job);
+    if (job.ranks)
+        first_alone_end(job.ranks);
+    if (!first) {
+        parse_kind(&job);
+        load_inputs(&job);
+    }
+    if (job.ranks)
+        attend_over_ranks(&job);
+    else
+        run_attention(&job);
+    if (!first)
+        return EXIT_OK;
+    write_outputs(&job);
     progress_end();
-    return writes ? report(&job) : EXIT_OK;
+    return report(&job);
 }

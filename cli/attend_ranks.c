@@ -206,6 +206,18 @@ void attend_over_ranks(attend_job *job) {
     if (job->check_samples > 0 || job->shared)
         die(EXIT_USAGE, "over several processes there is no --check, and no kind whose "
                         "keys are the queries");
+    /* Shapes, and the first rows of the arrays. */
+    uint64_t digest = 1;
+    for (int i = 0; i < INPUTS; i++) {
+        const shoal_array *input = &job->inputs[i];
+        int64_t count = input->data != NULL;
+        for (int k = 0; k < input->rank && input->data; k++)
+            count *= input->shape[k];
+        digest = digest_bytes(digest, input->shape, sizeof input->shape);
+        digest =
+            digest_bytes(digest, input->data, 4 * (size_t)(count < 1024 ? count : 1024));
+    }
+    ranks_same(job->ranks, digest, "other arrays");
     load_lengths(&work);
     load_inputs(&work);
     reserve_outputs(&work);

@@ -182,26 +182,11 @@ shoal_context *begin_context(int64_t threads, const char *isa) {
 
 /* ---- Several processes ------------------------------------------------------------- */
 
-const char *find_launcher(long *size) {
-    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK",
-                                        "PMIX_RANK"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *text = getenv(names[i]);
-        if (!text || !*text)
-            continue;
-        *size = strstr(names[i], "SIZE") ? strtol(text, NULL, 10) : 0;
-        return names[i];
-    }
-    return NULL;
-}
-
 shoal_transport *begin_ranks(const char *advice) {
-    long size = 0;
-    if (!find_launcher(&size) || size == 1)
-        return NULL;
-    const int code = ranks_open(command, advice, &own_ranks);
-    if (code != EXIT_OK)
-        leave(code);
+    own_ranks = ranks_open(advice);
+    if (own_ranks)
+        ranks_same(own_ranks, digest_bytes(1, command, strlen(command)),
+                   "another command");
     return own_ranks;
 }
 
@@ -408,15 +393,17 @@ static void refuse_option(const command_help *help, const char *written,
     const char *near =
         closest_name(name, &help->options->name, shown, sizeof(option_row));
     if (value_missing)
-        complain(EXIT_USAGE, help->command, "%s needs a value", written);
+        complain(EXIT_USAGE, help->command, "%.60s needs a value", written);
     else if (near && strcmp(near, name) == 0)
         complain(EXIT_USAGE, help->command, "--%s takes no value", name);
     else if (near && strncmp(written, "--", 2) == 0)
         complain(EXIT_USAGE, help->command,
-                 "unknown or ambiguous option %s; did you mean --%s?", written, near);
+                 "unknown or ambiguous option %.60s; did you mean --%s?", written, near);
     else
-        complain(EXIT_USAGE, help->command, "unknown option %s; see shoal %s%s--help",
-                 written, help->command, *help->command ? " " : "");
+        complain(EXIT_USAGE, help->command,
+                 "unknown option %.60s%s; see shoal %s%s--help", written,
+                 strlen(written) > 60 ? "..." : "", help->command,
+                 *help->command ? " " : "");
 }
 
 void print_help(const command_help *help) {
@@ -450,7 +437,7 @@ bool parse_integer(const char *asking, const char *option, const char *text, int
         return true;
     }
     complain(EXIT_USAGE, asking,
-             "--%s is \"%s\"; it must be a whole number from %" PRId64 " to %" PRId64,
+             "--%s is \"%.60s\"; it must be a whole number from %" PRId64 " to %" PRId64,
              option, text, min, max);
     return false;
 }
@@ -465,8 +452,8 @@ bool parse_seed(const char *asking, const char *option, const char *text,
         return true;
     }
     complain(EXIT_USAGE, asking,
-             "--%s is \"%s\"; it must be a whole number from 0 to %" PRIu64, option, text,
-             UINT64_MAX);
+             "--%s is \"%.60s\"; it must be a whole number from 0 to %" PRIu64, option,
+             text, UINT64_MAX);
     return false;
 }
 
@@ -478,7 +465,7 @@ bool parse_scale(const char *asking, const char *option, const char *text, float
         return true;
     }
     complain(EXIT_USAGE, asking,
-             "--%s is \"%s\"; it must be a finite number other than 0", option, text);
+             "--%s is \"%.60s\"; it must be a finite number other than 0", option, text);
     return false;
 }
 
@@ -488,9 +475,14 @@ bool parse_number(const char *asking, const char *option, const char *text, doub
     *value = strtod(text, &rest);
     if (rest != text && !*rest && *value >= min && *value <= max)
         return true;
-    complain(EXIT_USAGE, asking, "--%s is \"%s\"; it must be a number from %g to %g",
+    complain(EXIT_USAGE, asking, "--%s is \"%.60s\"; it must be a number from %g to %g",
              option, text, min, max);
     return false;
+}
+
+const char *default_model(const char *variable) {
+    const char *model = getenv(variable);
+    return model && *model ? model : getenv("SHOAL_MODEL");
 }
 
 /* ---- Taking options --------------------------------------------------------------- */
@@ -506,7 +498,7 @@ static bool take_choice(const option_row *row, const char *value, int *choice) {
         }
         snprintf(list + used, sizeof list - used, "%s%s", between, row->choices[i]);
     }
-    complain(EXIT_USAGE, command, "--%s is \"%s\"; it must be %s", row->name, value,
+    complain(EXIT_USAGE, command, "--%s is \"%.60s\"; it must be %s", row->name, value,
              list);
     return false;
 }
@@ -604,7 +596,7 @@ int take_options(const command_help *help, int count, char **arguments, void *jo
             return complain(EXIT_USAGE, command,
                             "a word of the line is empty; is a variable not set?");
     if (!help->words && optind < count)
-        return complain(EXIT_USAGE, command, "%s is one word too many",
+        return complain(EXIT_USAGE, command, "%.200s is one word too many",
                         arguments[optind]);
     return -1;
 }
@@ -695,20 +687,26 @@ void plan_input(const char *path) {
 /* ---- Progress --------------------------------------------------------------------- */
 
 static struct {
-    bool running, stop, shown;
+    bool running, stop, shown, terminal;
     double begun, silent_seconds;
+    double between, next; /* without a terminal: seconds between lines, and the next */
     char text[200];
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t changed;
 } progress = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
-/* One line of the terminal at most: a longer one would stay when the next is written. */
 static void print_progress(double elapsed) {
     struct winsize window = {0};
     char seconds[32];
     int room = 79 - snprintf(seconds, sizeof seconds, " (%.0f s)", elapsed);
     int length = (int)strlen(progress.text);
+    if (!progress.terminal) {
+        tell("shoal %s: %s%s", command, progress.text, seconds);
+        return;
+    }
+    /* One line of the terminal at most: a longer one would stay when the next is
+       written. */
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
         room += window.ws_col - 80;
     if (length > room)
@@ -716,19 +714,24 @@ static void print_progress(double elapsed) {
     while (length > 0 && (progress.text[length] & 0xc0) == 0x80)
         length--; /* no part of a character */
     fprintf(stderr, "\r\033[K%.*s%s", length, progress.text, seconds);
+    progress.shown = true;
 }
 
 static void *show_progress(void *unused) {
     pthread_mutex_lock(&progress.lock);
     while (!progress.stop) {
-        double elapsed = seconds_now() - progress.begun;
-        if (progress.text[0] && elapsed >= progress.silent_seconds) {
-            print_progress(elapsed);
-            progress.shown = true;
+        const double now = seconds_now();
+        const double due = progress.terminal ? progress.begun + progress.silent_seconds
+                                             : progress.next;
+        if (progress.text[0] && now >= due) {
+            print_progress(now - progress.begun);
+            progress.next = now + progress.between;
         }
+        const double wait = progress.terminal ? 0.25 : fmax(0.25, progress.next - now);
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += 250000000;
+        until.tv_sec += (time_t)wait;
+        until.tv_nsec += (long)(1e9 * fmod(wait, 1));
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
         pthread_cond_timedwait(&progress.changed, &progress.lock, &until);
@@ -740,11 +743,17 @@ static void *show_progress(void *unused) {
 }
 
 void progress_begin(double silent_seconds) {
-    if (progress.running || !isatty(STDERR_FILENO))
+    const char *between = getenv("SHOAL_PROGRESS");
+    progress.terminal = isatty(STDERR_FILENO);
+    progress.between = between && *between ? strtod(between, NULL) : 30;
+    if (progress.running || own_rank > 0 ||
+        (!progress.terminal && !(progress.between > 0)))
         return;
     progress.stop = progress.shown = false;
-    if (progress.begun == 0)
+    if (progress.begun == 0) {
         progress.begun = seconds_now();
+        progress.next = progress.begun + progress.between;
+    }
     progress.silent_seconds = silent_seconds;
     progress.text[0] = 0;
     progress.running = pthread_create(&progress.thread, NULL, show_progress, NULL) == 0;
@@ -783,7 +792,8 @@ static void on_signal(int number) {
         return;
     }
     /* Leave the progress line behind; if that fails there is nothing to be done. */
-    ssize_t unused = progress.running ? write(STDERR_FILENO, "\n", 1) : 0;
+    const bool line = progress.running && progress.terminal;
+    ssize_t unused = line ? write(STDERR_FILENO, "\n", 1) : 0;
     (void)unused;
     _exit(128 + number);
 }

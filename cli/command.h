@@ -175,6 +175,15 @@ bool parse_number(const char *command, const char *option, const char *text, dou
 bool next_range(const char *option, char **rest, int64_t min, int64_t max, int64_t *from,
                 int64_t *to);
 
+/* The model that the variable names, else the older SHOAL_MODEL, which was for speech and
+   text; NULL: none. */
+const char *default_model(const char *variable);
+#define NO_SPEECH_MODEL                                                                  \
+    "no model; give --model MODEL or set SHOAL_SPEECH_MODEL. MODEL is a file of "        \
+    "whisper.cpp, such as ggml-tiny.bin (78 MB), which ggerganov/whisper.cpp on "        \
+    "Hugging Face publishes, or a folder of Whisper there, such as "                     \
+    "openai/whisper-tiny (151 MB)"
+
 /* A code or English name that some model knows, or auto: *language is NULL then. In
    transcribe.c, with speech alone. */
 bool parse_language(const char *command, const char *text, const char **language);
@@ -237,8 +246,10 @@ json_t *load_json(const char *command, const char *path);
 
 /* ---- Progress ---------------------------------------------------------------------- */
 
-/* From begin to end, and only when stderr is a terminal, a line with the latest text and
-   the seconds since the first begin is kept there once `silent_seconds` have passed. */
+/* From begin to end the latest text and the seconds since the first begin are shown: on a
+   terminal in one line that is written again and again, once `silent_seconds` have
+   passed; elsewhere as a line every 30 s, or as often as SHOAL_PROGRESS says. Of several
+   processes the first speaks. */
 void progress_begin(double silent_seconds);
 void progress_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void progress_end(void);
@@ -282,13 +293,10 @@ bool stdout_reader_left(void);
 void end_as_by_pipe(void); /* by that signal, late */
 
 /* Where stdin, stdout or stderr is closed, opens /dev/null in its place: the next file
-   that the program opens would get its number otherwise. */
+   that the program opens would get its number otherwise. stdout for reading: what is
+   printed is then not lost in silence. */
 void open_standard_files(void);
 
-/* A file that is written whole or not at all: under another name in the same folder, and
-   renamed at the end. What is no regular file (a device, a pipe) is written to directly,
-   and where a link leads to a file, there already or not, the link stays.
-   The libraries do the same for what they write (models/files/files.h). */
 /* A file that is written whole or not at all, as shoal_replacement does it, or standard
    output. */
 typedef struct {
@@ -320,7 +328,6 @@ typedef struct {
 
 /* Texts of files, block by block. */
 typedef struct {
-    const char *command;
     char **paths; /* [files]; "-" is standard input */
     int files;
     const char *field;  /* of JSON lines; NULL: plain lines */
@@ -343,8 +350,8 @@ typedef struct {
     text_place *places; /* [count] */
 } text_source;
 
-/* The next block; EXIT_OK, always: it dies of what is wrong, and names file and line. */
-int texts_next(text_source *source);
+/* The next block; dies of what is wrong, and names file and line. */
+void texts_next(text_source *source);
 void texts_close(text_source *source);
 
 /* ---- Trainings and evaluations ----------------------------------------------------- */
@@ -407,11 +414,14 @@ static inline uint64_t mix_bits(uint64_t x) {
     return x ^ (x >> 31);
 }
 
-/* ---- Several processes ------------------------------------------------------------- */
+/* Folds the bytes into a digest: any change of any of them changes it. */
+static inline uint64_t digest_bytes(uint64_t digest, const void *bytes, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        digest = (digest ^ ((const unsigned char *)bytes)[i]) * 0x100000001b3u;
+    return digest;
+}
 
-/* The variable that a launcher left, NULL: there was none. *size is 0 where it does not
-   say how many processes there are. */
-const char *find_launcher(long *size);
+/* ---- Several processes ------------------------------------------------------------- */
 
 /* Those of the launcher's job, or NULL: this process is alone. They are left together
    with the program, which tells the others where it dies. `advice` ends what is said when

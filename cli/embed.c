@@ -68,18 +68,6 @@ static _Noreturn void no_stream(const char *name) {
         name);
 }
 
-static void begin_output(embed_job *job) {
-    if (!job->output)
-        return;
-    job->file = replace_begin(&job->to, job->output);
-    if (!job->file)
-        cannot_write(job);
-    if (fseek(job->file, 0, SEEK_SET) != 0 || !job->to.waits)
-        no_stream(job->output);
-    if (!write_header(job->file, 0, job->model.size))
-        cannot_write(job);
-}
-
 /* ---- Blocks ------------------------------------------------------------------------ */
 
 static void put_block(const embed_job *job) {
@@ -103,9 +91,18 @@ static void run(embed_job *job) {
     open_text_model(&job->model);
     watch_stop(); /* an interrupt leaves what was at the output's place */
     job->vectors = reserve((size_t)(TEXT_BLOCK * job->model.size), sizeof(float));
-    begin_output(job);
+    if (job->output) {
+        job->file = replace_begin(&job->to, job->output);
+        if (!job->file)
+            cannot_write(job);
+        if (fseek(job->file, 0, SEEK_SET) != 0 || !job->to.waits)
+            no_stream(job->output);
+        if (!write_header(job->file, 0, job->model.size))
+            cannot_write(job);
+    }
     const double begun = seconds_now();
-    progress_begin(1);
+    if (!job->quiet)
+        progress_begin(1);
     progress_say("the first texts");
     for (texts_next(&job->source); job->source.count > 0 && !stop_signal();
          texts_next(&job->source)) {
@@ -132,15 +129,14 @@ static void run(embed_job *job) {
 
 int embed_command(int count, char **arguments) {
     static embed_job job;
-    job.model.folder = getenv("SHOAL_MODEL");
+    job.model.folder = default_model("SHOAL_TEXT_MODEL");
     const int ended = take_options(&embed_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
     job.source.paths = arguments + optind;
     job.source.files = count - optind;
     if (job.source.files == 0)
-        return complain(EXIT_USAGE, "embed", "no file was given; usage: shoal %s",
-                        embed_help.usage);
+        die(EXIT_USAGE, "no file was given; usage: shoal %s", embed_help.usage);
     for (int i = 0; i < job.source.files; i++)
         if (strcmp(job.source.paths[i], "-") != 0)
             plan_input(job.source.paths[i]);

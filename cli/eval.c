@@ -25,11 +25,6 @@ static bool take_kinds(void *shared, const char *name, const char *value) {
     return job->kinds > 0;
 }
 
-static bool take_join(void *shared, const char *name, const char *value) {
-    eval_job *job = shared;
-    return parse_number("eval", name, value, 0, 3600, &job->join);
-}
-
 static const option_row rows[] =
     {{"attention", 0, "KINDS",
       "kinds of attention, as shoal kinds spells them, with commas\n"
@@ -60,7 +55,7 @@ static const option_row rows[] =
      {"join", 0, "SECONDS",
       "speech: utterances of a speaker one after another up to that\n"
       "length; 0: each by itself (default: as in the training)",
-      TAKEN_BY(take_join)},
+      SETS_NUMBER(eval_job, join, 0, 3600)},
      {"cache", 0, "DIR", "speech: folder for features, as in shoal train",
       SETS_TEXT(eval_job, cache)},
      {"predictions", 0, "FILE",
@@ -178,22 +173,6 @@ static void print_rates(const shoal_evaluation *e, int which) {
     }
 }
 
-static void print_words(const eval_job *job, const shoal_evaluation *e,
-                        const shoal_evaluation_score *first) {
-    const shoal_evaluation_info *info = shoal_evaluation_describe(e);
-    const shoal_word_settings *settings = &info->word_settings;
-    printf("\nwords by %s\nand %s\nlanguage weight %g, insertion %g, %s%s; beam %g, "
-           "tokens %" PRId64 "; search %.4f times real time\n%" PRId64
-           " words, %.2f %% of them in no lexicon or language model\nThe text that a "
-           "language model was made from may have some of these words: that of\n"
-           "pocketsphinx-en-us is not documented. The error of units does not depend on "
-           "it.\n",
-           job->words.lexicon, job->words.lm, settings->lm_weight, settings->insertion,
-           job->tune ? "tuned on " : "not tuned", job->tune ? job->tune : "",
-           settings->beam, settings->tokens, first->seconds / info->seconds, info->words,
-           100 * (double)info->missing_words / (info->words ? (double)info->words : 1));
-}
-
 static void print_speech(const eval_job *job, const shoal_evaluation *e) {
     const shoal_evaluation_info *info = shoal_evaluation_describe(e);
     shoal_evaluation_score words;
@@ -205,7 +184,18 @@ static void print_speech(const eval_job *job, const shoal_evaluation *e) {
     if (shoal_evaluation_score_get(e, 0, 1, &words) == SHOAL_OK) {
         putchar('\n');
         print_rates(e, 1);
-        print_words(job, e, &words);
+        const shoal_word_settings *settings = &info->word_settings;
+        printf(
+            "\nwords by %s\nand %s\nlanguage weight %g, insertion %g, %s%s; beam %g, "
+            "tokens %" PRId64 "; search %.4f times real time\n%" PRId64
+            " words, %.2f %% of them in no lexicon or language model\nThe text that a "
+            "language model was made from may have some of these words: that of\n"
+            "pocketsphinx-en-us is not documented. The error of units does not depend on "
+            "it.\n",
+            job->words.lexicon, job->words.lm, settings->lm_weight, settings->insertion,
+            job->tune ? "tuned on " : "not tuned", job->tune ? job->tune : "",
+            settings->beam, settings->tokens, words.seconds / info->seconds, info->words,
+            100 * (double)info->missing_words / (info->words ? (double)info->words : 1));
     }
     if (info->impossible)
         printf("\n%" PRId64 " sequences have more labels than positions\n",
@@ -261,50 +251,36 @@ int evaluate_run(const char *command, shoal_context *context, const char *path, 
     return EXIT_OK;
 }
 
-static int evaluate(eval_job *job, shoal_context *context, const char *path) {
-    shoal_recogniser_options recogniser;
-    shoal_evaluation *evaluation;
-    shoal_evaluation_options options = shoal_evaluation_defaults();
-    int code = will_write("eval", job->predictions);
-    if (code == EXIT_OK && !(job->words.lexicon && !job->words.lm)) /* alone: LF-MMI's */
-        words_wanted("eval", &job->words, &code);
-    if (code != EXIT_OK)
-        return code;
-    if (!words_take("eval", &job->words, &recogniser))
-        return EXIT_USAGE;
-    recogniser.beams = job->beams;
-    options.controls = job->controls;
-    options.data = job->data;
-    options.skip_bad = job->skip_bad;
-    options.batches = job->batches;
-    options.labels = job->labels;
-    options.cache = job->cache;
-    options.join = job->join;
-    options.tune = job->tune;
-    options.recogniser = &recogniser;
-    code = evaluate_run("eval", context, path, job->kinds, job->names, &options,
-                        &evaluation, NULL);
-    if (code == EXIT_OK)
-        code = report(job, evaluation);
-    shoal_evaluation_destroy(evaluation);
-    return code;
-}
-
 int eval_command(int count, char **arguments) {
     static eval_job job = {.batches = 20, .join = -1};
-    shoal_context *context;
+    static shoal_evaluation *evaluation;
+    shoal_recogniser_options recogniser;
+    int code = EXIT_OK;
     const int ended = take_options(&eval_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
     if (count - optind != 1)
-        return complain(EXIT_USAGE, "eval", "%s; usage: shoal %s",
-                        count == optind ? "no checkpoint was given"
-                                        : "one checkpoint at a time",
-                        eval_help.usage);
-    int code = open_context("eval", (int)job.threads, job.isa, &context);
-    if (code == EXIT_OK) {
-        code = evaluate(&job, context, arguments[optind]);
-        shoal_context_destroy(context);
-    }
-    return code;
+        die(EXIT_USAGE, "%s; usage: shoal %s",
+            count == optind ? "no checkpoint was given" : "one checkpoint at a time",
+            eval_help.usage);
+    shoal_context *context = begin_context(job.threads, job.isa);
+    plan_output(job.predictions);
+    if (!(job.words.lexicon && !job.words.lm)) /* a lexicon alone: LF-MMI's */
+        words_wanted("eval", &job.words, &code);
+    if (code != EXIT_OK || !words_take("eval", &job.words, &recogniser))
+        return EXIT_USAGE;
+    recogniser.beams = job.beams;
+    shoal_evaluation_options options = shoal_evaluation_defaults();
+    options.controls = job.controls;
+    options.data = job.data;
+    options.skip_bad = job.skip_bad;
+    options.batches = job.batches;
+    options.labels = job.labels;
+    options.cache = job.cache;
+    options.join = job.join;
+    options.tune = job.tune;
+    options.recogniser = &recogniser;
+    code = evaluate_run("eval", context, arguments[optind], job.kinds, job.names,
+                        &options, &evaluation, NULL);
+    return code == EXIT_OK ? report(&job, evaluation) : code;
 }

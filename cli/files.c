@@ -13,12 +13,10 @@
 #include "command.h"
 
 void open_standard_files(void) {
-    int opened;
-    do
-        opened = open("/dev/null", O_RDWR);
-    while (opened >= 0 && opened <= STDERR_FILENO);
-    if (opened >= 0)
-        close(opened);
+    for (int file = 0; file <= STDERR_FILENO; file++)
+        if (fcntl(file, F_GETFD) < 0 &&
+            open("/dev/null", file == STDOUT_FILENO ? O_RDONLY : O_RDWR) != file)
+            return;
 }
 
 /* ---- Which file a path means ------------------------------------------------------- */

@@ -47,7 +47,11 @@ const command_help info_help =
      rows,
      "environment:\n"
      "  SHOAL_ISA          forces an instruction set: scalar, avx2, avx512, neon\n"
-     "  OMP_NUM_THREADS    the number of threads unless --threads says another\n",
+     "  OMP_NUM_THREADS    the number of threads unless --threads says another\n"
+     "  SHOAL_PROGRESS     seconds between the lines on standard error that say what a "
+     "long\n"
+     "                     command is at, where that is no terminal (default: 30; 0: "
+     "none)\n",
      NULL};
 
 static const char blas[] = "OpenBLAS for the layers of models; attention needs none";

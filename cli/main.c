@@ -67,9 +67,9 @@ static int unknown_command(const char *word) {
                  commands[i].name);
     if (near)
         return complain(EXIT_USAGE, "",
-                        "unknown command %s; did you mean %s? There are %s", word, near,
-                        list);
-    return complain(EXIT_USAGE, "", "unknown command %s; there are %s", word, list);
+                        "unknown command %.60s; did you mean %s? There are %s", word,
+                        near, list);
+    return complain(EXIT_USAGE, "", "unknown command %.60s; there are %s", word, list);
 }
 
 static const command_row *find_command(const char *word) {

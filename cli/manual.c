@@ -75,23 +75,6 @@ static void put_title(FILE *to, const char *name, const char *date) {
             date, shoal_version());
 }
 
-static void put_option(FILE *to, const option_row *row) {
-    fputs(".TP\n", to);
-    if (row->letter)
-        fprintf(to, "\\fB\\-%c\\fR, ", row->letter);
-    fputs("\\fB\\-\\-", to);
-    put_word(to, row->name);
-    fputs("\\fR", to);
-    if (row->value) {
-        fputs(row->value[0] == '[' ? "\\fI" : " \\fI", to);
-        put_word(to, row->value);
-        fputs("\\fR", to);
-    }
-    fputc('\n', to);
-    put_word(to, row->help);
-    fputc('\n', to);
-}
-
 static void put_command_page(FILE *to, const command_row *command, const char *date) {
     char name[64];
     const command_help *help = command->help;
@@ -104,8 +87,22 @@ static void put_command_page(FILE *to, const command_row *command, const char *d
     fputs("\n.SH DESCRIPTION\n", to);
     put_prose(to, help->about);
     fputs(".SH OPTIONS\n", to);
-    for (const option_row *row = help->options; row->name && row->help; row++)
-        put_option(to, row);
+    for (const option_row *row = help->options; row->name && row->help; row++) {
+        fputs(".TP\n", to);
+        if (row->letter)
+            fprintf(to, "\\fB\\-%c\\fR, ", row->letter);
+        fputs("\\fB\\-\\-", to);
+        put_word(to, row->name);
+        fputs("\\fR", to);
+        if (row->value) {
+            fputs(row->value[0] == '[' ? "\\fI" : " \\fI", to);
+            put_word(to, row->value);
+            fputs("\\fR", to);
+        }
+        fputc('\n', to);
+        put_word(to, row->help);
+        fputc('\n', to);
+    }
     if (help->notes) {
         fputs(strncmp(help->notes, "environment:", 12) == 0 ? "" : ".SH NOTES\n", to);
         put_prose(to, help->notes);

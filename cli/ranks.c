@@ -3,9 +3,11 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "command.h"
@@ -16,7 +18,8 @@
     "libshoal-mpi.so." AS_TEXT(SHOAL_VERSION_MAJOR) "." AS_TEXT(SHOAL_VERSION_MINOR)
 
 static struct {
-    const char *command, *advice;
+    const char *advice;
+    volatile bool begun;  /* all ranks have */
     volatile bool ending; /* this rank ends: what happens to others is no news */
     bool agreed;          /* all ranks know that they end */
     void (*close)(shoal_transport *);
@@ -28,15 +31,10 @@ static void lose(void *unused, const char *message) {
     (void)unused;
     if (job.ending)
         return;
-    complain(EXIT_RESOURCES, job.command, "%s; this rank ends too. %s", message,
+    complain(EXIT_RESOURCES, command_name(), "%s; this rank ends too. %s", message,
              job.advice);
     writing_wait();
     _exit(EXIT_RESOURCES);
-}
-
-static double patience(void) {
-    const char *text = getenv("SHOAL_MPI_PATIENCE");
-    return text ? strtod(text, NULL) : 0;
 }
 
 /* The library beside libshoal: who stands between the program and dlopen, as sanitizers
@@ -54,53 +52,80 @@ static void *load_beside(void) {
                                                    : NULL;
 }
 
-static int load(const char *command, const char *variable, void **library) {
-    *library = dlopen(LIBRARY, RTLD_NOW | RTLD_GLOBAL);
-    if (!*library)
-        *library = load_beside();
-    if (*library)
-        return EXIT_OK;
-    return complain(EXIT_RESOURCES, command,
-                    "%s says that several processes were started, but %s cannot be "
-                    "loaded (%s); build Shoal where an MPI is installed (Debian: "
-                    "libopenmpi-dev), or start one process, without a launcher",
-                    variable, LIBRARY, dlerror());
+/* The variable that a launcher left, NULL: there was none. *size is 0 where it does not
+   say how many processes there are. */
+static const char *find_launcher(long *size) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK",
+                                        "PMIX_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *text = getenv(names[i]);
+        if (!text || !*text)
+            continue;
+        *size = strstr(names[i], "SIZE") ? strtol(text, NULL, 10) : 0;
+        return names[i];
+    }
+    return NULL;
+}
+
+enum { BEGIN_SECONDS = 60 };
+
+/* In a thread: the library waits without end for processes that never call MPI. */
+static void *watch_begin(void *seconds) {
+    const double begun = seconds_now(), most = *(const double *)seconds;
+    while (!job.begun && seconds_now() - begun < most)
+        nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
+    if (!job.begun) {
+        complain(EXIT_RESOURCES, command_name(),
+                 "not all processes have begun within %g s; each must run shoal %s", most,
+                 command_name());
+        _exit(EXIT_RESOURCES);
+    }
+    return NULL;
 }
 
 typedef shoal_status open_function(const shoal_mpi_options *, shoal_transport **);
 
-static int open_library(const char *command, void *library, shoal_transport **ranks) {
+shoal_transport *ranks_open(const char *advice) {
+    long size = 0;
+    shoal_transport *ranks = NULL;
+    const char *variable = find_launcher(&size), *patience = getenv("SHOAL_MPI_PATIENCE");
+    if (!variable || size == 1)
+        return NULL;
+    job.advice = advice;
+    void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_GLOBAL);
+    if (!library)
+        library = load_beside();
+    if (!library)
+        die(EXIT_RESOURCES,
+            "%s says that several processes were started, but %s cannot be "
+            "loaded (%s); build Shoal where an MPI is installed (Debian: "
+            "libopenmpi-dev), or start one process, without a launcher",
+            variable, LIBRARY, dlerror());
     open_function *open = (open_function *)(uintptr_t)dlsym(library, "shoal_mpi_open");
     job.close = (void (*)(shoal_transport *))(uintptr_t)dlsym(library, "shoal_mpi_close");
     if (!open || !job.close)
-        return complain(EXIT_RESOURCES, command, "%s is not of this version", LIBRARY);
-    const shoal_mpi_options options = {.patience = patience(), .lost = lose};
-    if (open(&options, ranks) == SHOAL_OK)
-        return EXIT_OK;
-    return complain(EXIT_RESOURCES, command, "%s: %s", LIBRARY,
-                    *ranks ? (*ranks)->message : "out of memory");
-}
-
-int ranks_open(const char *command, const char *advice, shoal_transport **ranks) {
-    long size = 0;
-    void *library;
-    const char *variable = find_launcher(&size);
-    *ranks = NULL;
-    if (!variable || size == 1)
-        return EXIT_OK;
-    job.command = command;
-    job.advice = advice;
-    int code = load(command, variable, &library);
-    if (code == EXIT_OK)
-        code = open_library(command, library, ranks);
-    if (code == EXIT_OK && size > 0 && (*ranks)->ranks != size)
-        return complain(EXIT_USAGE, command,
-                        "%s is %ld, but %s finds %d: it was built with another MPI than "
-                        "the launcher's; start the job with the mpirun of that one",
-                        variable, size, LIBRARY, (int)(*ranks)->ranks);
-    if (code == EXIT_OK && (*ranks)->rank > 0)
-        complain_as((*ranks)->rank);
-    return code;
+        die(EXIT_RESOURCES, "%s is not of this version", LIBRARY);
+    const shoal_mpi_options options = {.patience = patience ? strtod(patience, NULL) : 0,
+                                       .lost = lose};
+    static double seconds;
+    pthread_t watcher;
+    seconds = options.patience > 0 ? options.patience : BEGIN_SECONDS;
+    const bool watched = pthread_create(&watcher, NULL, watch_begin, &seconds) == 0;
+    const shoal_status status = open(&options, &ranks);
+    job.begun = true;
+    if (watched)
+        pthread_join(watcher, NULL);
+    if (status != SHOAL_OK)
+        die(EXIT_RESOURCES, "%s: %s", LIBRARY, ranks ? ranks->message : "out of memory");
+    job.ending = size > 0 && ranks->ranks != size;
+    if (job.ending)
+        die(EXIT_USAGE,
+            "%s is %ld, but %s finds %d: it was built with another MPI than "
+            "the launcher's; start the job with the mpirun of that one",
+            variable, size, LIBRARY, (int)ranks->ranks);
+    if (ranks->rank > 0)
+        complain_as(ranks->rank);
+    return ranks;
 }
 
 void ranks_close(shoal_transport *ranks, int exit_code) {
@@ -141,12 +166,26 @@ int ranks_threads(shoal_transport *ranks) {
 
 /* ---- What all agree about ---------------------------------------------------------- */
 
+void ranks_same(shoal_transport *ranks, uint64_t digest, const char *what) {
+    uint64_t *all = reserve((size_t)ranks->ranks, sizeof *all);
+    if (ranks->gather(ranks, sizeof digest, &digest, all) != SHOAL_OK)
+        die(EXIT_RESOURCES, "%s", ranks->message);
+    for (int i = 1; i < ranks->ranks; i++) {
+        job.agreed = all[i] != all[0];
+        if (job.agreed && ranks->rank > 0)
+            leave(EXIT_USAGE);
+        if (job.agreed)
+            die(EXIT_USAGE, "rank %d has %s than the first", i, what);
+    }
+    free(all);
+}
+
 int ranks_follow(shoal_transport *ranks, int code) {
     int32_t first = code;
     if (!ranks)
         return code;
     if (ranks->broadcast(ranks, 0, sizeof first, &first) != SHOAL_OK)
-        return complain(EXIT_RESOURCES, job.command, "%s", ranks->message);
+        return complain(EXIT_RESOURCES, command_name(), "%s", ranks->message);
     job.agreed = first != EXIT_OK;
     return first;
 }

@@ -5,12 +5,13 @@
 #define SHOAL_CLI_RANKS_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include <shoal_mpi.h>
 
-/* *ranks is NULL for a process alone. `advice` ends what is said when a rank is lost. An
-   exit code, after a complaint. */
-int ranks_open(const char *command, const char *advice, shoal_transport **ranks);
+/* NULL for a process alone. `advice` ends what is said when a rank is lost. Dies where
+   they cannot be opened. */
+shoal_transport *ranks_open(const char *advice);
 /* Waits for the others, unless the command fails for a reason of this rank alone: then
    the exit ends theirs. */
 void ranks_close(shoal_transport *ranks, int exit_code);
@@ -25,6 +26,9 @@ int ranks_threads(shoal_transport *ranks);
 
 /* The first rank's code, everywhere: it complained, the others end without a word. */
 int ranks_follow(shoal_transport *ranks, int code);
+/* Where the digests differ all end, and the first says which rank has `what`, such as
+   "another command". */
+void ranks_same(shoal_transport *ranks, uint64_t digest, const char *what);
 /* All ranks know that they end: the library said so. */
 void ranks_agreed(void);
 

@@ -1,4 +1,4 @@
-/* shoal similar: the texts of a file that are nearest to one. */
+/* shoal similar: the texts of a file that are nearest to some. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <math.h>
@@ -17,21 +17,31 @@ typedef struct {
 } found_text;
 
 typedef struct {
+    const char *text;
+    float *vector;     /* [size] */
+    found_text *found; /* [most + 1], best first */
+    int64_t count;
+} question;
+
+typedef struct {
     text_model model;
     text_source source;
     char *path; /* of the texts; only read */
-    const char *question_prefix;
+    const char *question_prefix, *vectors_path;
     int64_t most;
     bool json;
-    float *question;   /* [size] */
-    float *vectors;    /* [TEXT_BLOCK][size] */
-    found_text *found; /* [most], best first */
-    int64_t count;
+    question *questions; /* [asked] */
+    int asked;
 } similar_job;
 
 static const option_row rows[] =
     {{"in", 'i', "FILE", "texts to look in, one per line; - is standard input",
       SETS_TEXT(similar_job, path)},
+     {"vectors", 0, "FILE",
+      "vectors of these texts, as shoal embed -o wrote them with the same\n"
+      "options: the texts are not embedded again; without --in only\n"
+      "their numbers are printed",
+      SETS_TEXT(similar_job, vectors_path)},
      {"count", 'n', "N", "how many of the nearest, 1 to 10000 (default: 10)",
       SETS_INTEGER(similar_job, most, 1, MOST_FOUND)},
      {"question-prefix", 0, "TEXT",
@@ -43,14 +53,15 @@ static const option_row rows[] =
      HELP_ROW,
      {0}};
 
-const command_help similar_help =
-    {"similar",
-     "similar TEXT --in FILE --model DIR [options]",
-     "The texts of FILE that are nearest to TEXT by the cosine of their vectors: score,\n"
-     "line and text, the nearest first.\n",
-     rows,
-     NULL,
-     "TEXT"};
+const command_help similar_help = {
+    "similar",
+    "similar TEXT... --in FILE --model DIR [options]",
+    "The texts of FILE that are nearest to TEXT by the cosine of their vectors: score,\n"
+    "line and text, the nearest first. With several TEXT, which are looked for at once,\n"
+    "each line begins with the number of its TEXT.\n",
+    rows,
+    NULL,
+    "TEXT"};
 
 /* ---- The nearest ------------------------------------------------------------------- */
 
@@ -65,49 +76,74 @@ static double cosine(int64_t size, const float *a, const float *b) {
 }
 
 /* Among equals the earlier text is the nearer. */
-static void keep(similar_job *job, double score, int64_t line, const char *text) {
-    int64_t at = job->count;
-    while (at > 0 && score > job->found[at - 1].score)
+static void keep(question *asked, int64_t most, double score, int64_t line,
+                 const char *text) {
+    int64_t at = asked->count;
+    while (at > 0 && score > asked->found[at - 1].score)
         at--;
-    if (at == job->most)
+    if (at == most)
         return;
     char *copy = strdup(text);
     if (!copy)
         die_of_memory();
-    if (job->count == job->most)
-        free(job->found[--job->count].text);
-    memmove(&job->found[at + 1], &job->found[at],
-            (size_t)(job->count - at) * sizeof *job->found);
-    job->found[at] = (found_text){score, line, copy};
-    job->count++;
+    if (asked->count == most)
+        free(asked->found[--asked->count].text);
+    memmove(&asked->found[at + 1], &asked->found[at],
+            (size_t)(asked->count - at) * sizeof *asked->found);
+    asked->found[at] = (found_text){score, line, copy};
+    asked->count++;
+}
+
+/* A text with this vector, for all questions. */
+static void compare(similar_job *job, const float *vector, int64_t line,
+                    const char *text) {
+    for (int i = 0; i < job->asked; i++)
+        keep(&job->questions[i], job->most,
+             cosine(job->model.size, job->questions[i].vector, vector), line, text);
 }
 
 static void look_everywhere(similar_job *job) {
-    const text_source *source = &job->source;
+    const int64_t size = job->model.size;
+    text_source *source = &job->source;
+    shoal_array known = {0}; /* [texts][size] */
     const size_t prefix = source->prefix ? strlen(source->prefix) : 0;
-    for (texts_next(&job->source); source->count > 0; texts_next(&job->source)) {
-        embed_block(&job->model, source, job->vectors);
+    if (job->vectors_path) {
+        demand(shoal_array_read(job->model.context, job->vectors_path, &known),
+               EXIT_BAD_INPUT);
+        if (known.dtype != SHOAL_FLOAT32 || known.rank != 2 || known.shape[1] != size)
+            die(EXIT_BAD_INPUT,
+                "%s must be float32 [texts, %" PRId64 "], as shoal embed writes it with "
+                "this model",
+                job->vectors_path, size);
+    }
+    const float *vectors = known.data;
+    for (int64_t i = 0; i < known.shape[0] && !job->path; i++)
+        compare(job, vectors + i * size, i + 1, "");
+    float *block = reserve(known.data ? 1 : TEXT_BLOCK * (size_t)size, sizeof(float));
+    while (job->path) {
+        texts_next(source);
+        if (source->count == 0 ||
+            (known.data && source->first + source->count > known.shape[0]))
+            break;
+        if (known.data)
+            vectors = (const float *)known.data + source->first * size;
+        else
+            embed_block(&job->model, source, block);
         for (int64_t i = 0; i < source->count; i++)
-            keep(job,
-                 cosine(job->model.size, job->question,
-                        job->vectors + i * job->model.size),
-                 source->places[i].line, source->texts[i] + prefix);
+            compare(job, (known.data ? vectors : block) + i * size,
+                    source->places[i].line, source->texts[i] + prefix);
         progress_say("%" PRId64 " texts", source->first + source->count);
     }
+    if (known.data && job->path && source->first + source->count != known.shape[0])
+        die(EXIT_BAD_INPUT,
+            "%s has %" PRId64 " vectors, and %s %s texts: they must be of the same file",
+            job->vectors_path, known.shape[0], job->path,
+            source->count ? "more" : "fewer");
+    free(block);
+    shoal_array_release(&known);
 }
 
 /* ---- The command ------------------------------------------------------------------- */
-
-static void embed_question(similar_job *job, const char *text) {
-    const char *prefix = job->question_prefix ? job->question_prefix : job->source.prefix;
-    char *whole = NULL;
-    if (asprintf(&whole, "%s%s", prefix ? prefix : "", text) < 0)
-        die_of_memory();
-    const char *const texts[] = {whole};
-    demand(shoal_text_encoder_embed(job->model.encoder, 1, texts, NULL, job->question),
-           EXIT_BAD_INPUT);
-    free(whole);
-}
 
 /* Controls are spelled: they would break the line, or talk to the terminal. */
 static void print_line(const found_text *one) {
@@ -126,40 +162,65 @@ static void print_line(const found_text *one) {
     putchar('\n');
 }
 
-static int print_found(const similar_job *job, const char *question) {
-    json_t *list = job->json ? json_array() : NULL;
-    for (int64_t i = 0; i < job->count; i++) {
-        const found_text *one = &job->found[i];
-        if (job->json)
-            json_array_append_new(list, json_pack("{s:f, s:I, s:o}", "score", one->score,
-                                                  "line", (json_int_t)one->line, "text",
-                                                  json_text(one->text)));
-        else
-            print_line(one);
+static int print_found(const similar_job *job) {
+    json_t *all = json_array();
+    for (int i = 0; i < job->asked; i++) {
+        const question *asked = &job->questions[i];
+        json_t *list = json_array();
+        for (int64_t k = 0; k < asked->count; k++) {
+            const found_text *one = &asked->found[k];
+            if (job->json)
+                json_array_append_new(list,
+                                      json_pack("{s:f, s:I, s:o}", "score", one->score,
+                                                "line", (json_int_t)one->line, "text",
+                                                json_text(one->text)));
+            else if (job->asked > 1)
+                printf("%d\t", i + 1);
+            if (!job->json)
+                print_line(one);
+        }
+        json_array_append_new(all, json_pack("{s:o, s:o}", "question",
+                                             json_text(asked->text), "nearest", list));
     }
-    return job->json ? print_json(json_pack("{s:o, s:o}", "question", json_text(question),
-                                            "nearest", list))
-                     : EXIT_OK;
+    json_t *shown = job->asked == 1 ? json_incref(json_array_get(all, 0))
+                                    : json_pack("{s:O}", "questions", all);
+    json_decref(all);
+    if (job->json)
+        return print_json(shown);
+    json_decref(shown);
+    return EXIT_OK;
 }
 
 int similar_command(int count, char **arguments) {
     static similar_job job = {.source = {.paths = &job.path, .files = 1}, .most = 10};
-    job.model.folder = getenv("SHOAL_MODEL");
+    job.model.folder = default_model("SHOAL_TEXT_MODEL");
     const int ended = take_options(&similar_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
-    if (count - optind != 1)
-        die(EXIT_USAGE, "one text should be given; usage: shoal %s", similar_help.usage);
-    if (!job.path)
+    job.asked = count - optind;
+    if (job.asked == 0)
+        die(EXIT_USAGE, "no text was given; usage: shoal %s", similar_help.usage);
+    if (!job.path && !job.vectors_path)
         die(EXIT_USAGE, "no texts to look in; give --in FILE");
     open_text_model(&job.model);
-    job.question = reserve((size_t)job.model.size, sizeof(float));
-    job.vectors = reserve(TEXT_BLOCK * (size_t)job.model.size, sizeof(float));
-    job.found = reserve((size_t)(job.most + 1), sizeof *job.found);
-    embed_question(&job, arguments[optind]);
+    const char *prefix = job.question_prefix ? job.question_prefix : job.source.prefix;
+    job.questions = reserve_zeros((size_t)job.asked, sizeof *job.questions);
+    for (int i = 0; i < job.asked; i++) {
+        question *asked = &job.questions[i];
+        char *whole = NULL;
+        asked->text = arguments[optind + i];
+        asked->vector = reserve((size_t)job.model.size, sizeof(float));
+        asked->found = reserve((size_t)(job.most + 1), sizeof *asked->found);
+        if (asprintf(&whole, "%s%s", prefix ? prefix : "", asked->text) < 0)
+            die_of_memory();
+        const char *const texts[] = {whole};
+        demand(shoal_text_encoder_embed(job.model.encoder, 1, texts, NULL, asked->vector),
+               EXIT_BAD_INPUT);
+        free(whole);
+    }
     progress_begin(1);
     progress_say("the first texts");
     look_everywhere(&job);
     progress_end();
-    return print_found(&job, arguments[optind]);
+    return print_found(&job);
 }

@@ -112,17 +112,6 @@ static void check_letters(const text_source *s, size_t begin) {
     }
 }
 
-/* A byte order mark says how a file is written, and is no part of its text. */
-static void drop_mark(text_source *s, size_t begin) {
-    static const char mark[] = "\xef\xbb\xbf";
-    const size_t size = sizeof mark - 1;
-    if (s->line != 1 || s->used - begin < size ||
-        memcmp(s->bytes + begin, mark, size) != 0)
-        return;
-    memmove(s->bytes + begin, s->bytes + begin + size, s->used - begin - size);
-    s->used -= size;
-}
-
 /* Puts the field's text in the place of the JSON from `begin` on. */
 static void take_field(text_source *s, size_t begin) {
     json_error_t error;
@@ -142,16 +131,6 @@ static void take_field(text_source *s, size_t begin) {
 
 /* ---- Blocks ----------------------------------------------------------------------- */
 
-static void open_next(text_source *s) {
-    const char *path = s->paths[s->next++];
-    s->line = 0;
-    s->input_at = s->input_count = 0;
-    s->file = strcmp(path, "-") == 0 ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
-    s->open = s->file >= 0;
-    if (!s->open)
-        die(EXIT_BAD_INPUT, "%s cannot be read: %s", path, strerror(errno));
-}
-
 static void close_file(text_source *s) {
     if (s->open && s->file != STDIN_FILENO)
         close(s->file);
@@ -167,7 +146,12 @@ static void read_one(text_source *s) {
     s->line++;
     const bool got = read_text(s);
     if (got) {
-        drop_mark(s, begin);
+        /* A byte order mark says how a file is written, and is no part of its text. */
+        if (s->line == 1 && s->used - begin >= 3 &&
+            memcmp(s->bytes + begin, "\xef\xbb\xbf", 3) == 0) {
+            s->used -= 3;
+            memmove(s->bytes + begin, s->bytes + begin + 3, s->used - begin);
+        }
         s->bytes[s->used] = 0;
         blank = s->field && !s->whole &&
                 begin + strspn(s->bytes + begin, " \t\r") == s->used;
@@ -188,7 +172,7 @@ static void read_one(text_source *s) {
     s->bytes[s->used++] = 0;
 }
 
-int texts_next(text_source *s) {
+void texts_next(text_source *s) {
     if (!s->begins) {
         s->begins = reserve(TEXT_BLOCK, sizeof *s->begins);
         s->sizes = reserve(TEXT_BLOCK, sizeof *s->sizes);
@@ -201,13 +185,20 @@ int texts_next(text_source *s) {
     s->used = 0;
     while (s->count < TEXT_BLOCK && s->used < BLOCK_BYTES &&
            (s->open || s->next < s->files)) {
-        if (!s->open)
-            open_next(s);
+        if (!s->open) {
+            const char *path = s->paths[s->next++];
+            s->line = 0;
+            s->input_at = s->input_count = 0;
+            s->file = strcmp(path, "-") == 0 ? STDIN_FILENO
+                                             : open(path, O_RDONLY | O_CLOEXEC);
+            s->open = s->file >= 0;
+            if (!s->open)
+                die(EXIT_BAD_INPUT, "%s cannot be read: %s", path, strerror(errno));
+        }
         read_one(s);
     }
     for (int64_t i = 0; i < s->count; i++)
         s->texts[i] = s->bytes + s->begins[i];
-    return EXIT_OK;
 }
 
 void texts_close(text_source *s) {
@@ -224,7 +215,11 @@ void texts_close(text_source *s) {
 
 void open_text_model(text_model *model) {
     if (!model->folder || !*model->folder)
-        die(EXIT_USAGE, "no model; give --model DIR or set SHOAL_MODEL");
+        die(EXIT_USAGE, "no model; give --model DIR or set SHOAL_TEXT_MODEL. DIR is a "
+                        "folder as Hugging Face publishes them, such as "
+                        "sentence-transformers/all-MiniLM-L6-v2: config.json, "
+                        "tokenizer.json, modules.json, 1_Pooling and model.safetensors "
+                        "(91 MB)");
     const shoal_text_options options = {.attention = model->attention,
                                         .rows = model->rows,
                                         .window = model->window,

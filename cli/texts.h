@@ -22,7 +22,8 @@ enum { ROWS_MOST = 1 << 22 };
 #define TEXT_MODEL_ROWS(job)                                                             \
     {"model", 'm', "DIR",                                                                \
      "Hugging Face folder of a BERT, RoBERTa or ModernBERT\n"                            \
-     "(default: the environment variable SHOAL_MODEL)",                                  \
+     "(default: the environment variable SHOAL_TEXT_MODEL, else\n"                       \
+     "SHOAL_MODEL)",                                                                     \
      SETS_TEXT(job, model.folder)},                                                      \
         {"attention", 'a', "KIND",                                                       \
          "attention, as shoal kinds spells it; in ModernBERT that of the\n"              \

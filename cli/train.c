@@ -204,7 +204,10 @@ static void show_progress(void *user, const shoal_train_progress *at) {
         progress_say("%stesting", label);
         break;
     case SHOAL_AT_STEP:
-    case SHOAL_AT_VALIDATION: show_step(label, at); break;
+    case SHOAL_AT_VALIDATION:
+        progress_begin(1); /* a message may have ended it */
+        show_step(label, at);
+        break;
     case SHOAL_AT_SAVING: writing_begin(); break;
     case SHOAL_AT_SAVED: writing_end(); break;
     case SHOAL_AT_END: progress_end(); break;
@@ -422,49 +425,27 @@ const command_help train_help = {
 /* ---- Results ----------------------------------------------------------------------- */
 
 static json_t *score_json(const shoal_train_score *score) {
-    json_t *object = json_pack("{s:o, s:o, s:I, s:I}", "loss", json_number(score->loss),
-                               "accuracy", json_number(score->accuracy), "correct",
-                               (json_int_t)score->correct, "counted",
-                               (json_int_t)score->counted);
-    if (score->impossible)
-        json_object_set_new(object, "impossible", json_integer(score->impossible));
-    if (score->broken)
-        json_object_set_new(object, "broken", json_integer(score->broken));
-    return object;
+    return json_pack("{s:o, s:o, s:I, s:I, s:o*, s:o*}", "loss", json_number(score->loss),
+                     "accuracy", json_number(score->accuracy), "correct",
+                     (json_int_t)score->correct, "counted", (json_int_t)score->counted,
+                     "impossible",
+                     score->impossible ? json_integer(score->impossible) : NULL, "broken",
+                     score->broken ? json_integer(score->broken) : NULL);
 }
 
 static int report_json(const train_job *job) {
     const train_run *run = &job->run;
     const shoal_run_result *result = &run->result;
-    json_t *object = json_pack("{s:o, s:o, s:I, s:b, s:o, s:o, s:o}", "config",
-                               train_config_json(run->task, &run->config), "folder",
-                               json_text(run->options.folder), "steps",
-                               (json_int_t)result->state.step, "finished",
-                               result->finished, "seconds",
-                               json_number(result->state.seconds), "sequences_per_second",
-                               json_number(result->sequences_per_second), "loss_share",
-                               json_number(result->loss_share));
-    if (result->validated)
-        json_object_set_new(object, "validation", score_json(&result->validation));
-    if (result->tested)
-        json_object_set_new(object, "test", score_json(&result->test));
-    return print_json(object);
-}
-
-static void report_validation(const shoal_train_score *score) {
-    printf("validation   ");
-    if (!score->metric || isfinite(score->loss))
-        printf("loss %.6f  ", score->loss);
-    if (!score->metric)
-        printf("right %.2f %%", 100 * score->accuracy);
-    else
-        printf("%s %.4f", score->metric, score->accuracy);
-    if (score->second)
-        printf("  %s %.4f", score->second, score->second_value);
-    putchar('\n');
-    if (score->impossible)
-        printf("             %" PRId64 " sequences have more labels than positions\n",
-               score->impossible);
+    return print_json(
+        json_pack("{s:o, s:o, s:I, s:b, s:o, s:o, s:o, s:o*, s:o*}", "config",
+                  train_config_json(run->task, &run->config), "folder",
+                  json_text(run->options.folder), "steps", (json_int_t)result->state.step,
+                  "finished", result->finished, "seconds",
+                  json_number(result->state.seconds), "sequences_per_second",
+                  json_number(result->sequences_per_second), "loss_share",
+                  json_number(result->loss_share), "validation",
+                  result->validated ? score_json(&result->validation) : NULL, "test",
+                  result->tested ? score_json(&result->test) : NULL));
 }
 
 static bool is_text(const train_run *run) {
@@ -487,8 +468,22 @@ static void report(const train_run *run) {
                100 * last->accuracy);
     if (isfinite(result->loss_share))
         printf("the loss     %.1f %% of the steps' time\n", 100 * result->loss_share);
-    if (result->validated)
-        report_validation(&result->validation);
+    if (result->validated) {
+        printf("validation   ");
+        if (!result->validation.metric || isfinite(result->validation.loss))
+            printf("loss %.6f  ", result->validation.loss);
+        if (!result->validation.metric)
+            printf("right %.2f %%", 100 * result->validation.accuracy);
+        else
+            printf("%s %.4f", result->validation.metric, result->validation.accuracy);
+        if (result->validation.second)
+            printf("  %s %.4f", result->validation.second,
+                   result->validation.second_value);
+        putchar('\n');
+        if (result->validation.impossible)
+            printf("             %" PRId64 " sequences have more labels than positions\n",
+                   result->validation.impossible);
+    }
     if (result->tested)
         printf("test         loss %.6f  right %.2f %% (%" PRId64 " of %" PRId64 ")\n",
                result->test.loss, 100 * result->test.accuracy, result->test.correct,
@@ -561,80 +556,66 @@ static int interrupted(const train_job *job) {
 
 /* ---- The command ------------------------------------------------------------------- */
 
-static int print_config(train_job *job, shoal_context *context) {
-    train_run *run = &job->run;
-    const int code = settings_apply(&job->settings, context, run->task, &run->config);
-    return code == EXIT_OK ? print_json(train_config_json(run->task, &run->config))
-                           : code;
-}
-
 /* What is written, against the files of --config; in a new folder there is nothing. */
-static int check_files(const char *folder) {
+static void check_files(const char *folder) {
     static const char *const names[] = {SHOAL_RUN_CHECKPOINT, SHOAL_RUN_LOG,
                                         SHOAL_RUN_BEST, "model.safetensors",
                                         "config.json"};
     struct stat information;
     char path[TRAIN_PATH];
     if (stat(folder, &information) != 0 || !S_ISDIR(information.st_mode))
-        return EXIT_OK;
+        return;
     for (int i = 0; i < 5; i++) {
         if (!train_path("train", path, folder, names[i]))
-            return EXIT_USAGE;
-        const int code = will_write("train", path);
-        if (code != EXIT_OK)
-            return code;
+            leave(EXIT_USAGE);
+        plan_output(path);
     }
-    return EXIT_OK;
 }
 
 static int train(train_job *job, shoal_context *context) {
     train_run *run = &job->run;
     if (!run->options.folder)
-        return complain(EXIT_USAGE, "train", "no folder was given; usage: shoal %s",
-                        train_help.usage);
-    int code = check_files(run->options.folder);
-    if (code != EXIT_OK)
-        return code;
+        die(EXIT_USAGE, "no folder was given; usage: shoal %s", train_help.usage);
+    check_files(run->options.folder);
     watch_stop();
-    code = train_go(run, context);
+    int code = train_go(run, context);
     if (code != EXIT_OK)
         return code;
-    if (ranks_first(job->ranks)) {
-        if (job->json)
-            code = report_json(job);
-        else
-            report(run);
-    }
+    if (run->stopped)
+        ranks_agreed(); /* all of them stopped */
+    if (ranks_first(job->ranks) && job->json)
+        code = report_json(job);
+    else if (ranks_first(job->ranks))
+        report(run);
     return code == EXIT_OK && run->stopped ? interrupted(job) : code;
 }
 
 /* The dataset of GLUE, spelled as there. */
-static int take_dataset(train_job *job, const char *word) {
+static const char *find_dataset(const char *word) {
     char names[256] = "";
     shoal_glue_info glue;
     for (int i = 0; shoal_glue_describe(i, &glue); i++) {
         if (strcasecmp(glue.name, word) == 0)
-            return settings_add(&job->settings, "dataset", glue.name);
+            return glue.name;
         const size_t used = strlen(names);
         snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", glue.name);
     }
-    return complain(EXIT_USAGE, "train", "there is no task %s of GLUE; there are %s",
-                    word, names);
+    die(EXIT_USAGE, "there is no task %s of GLUE; there are %s", word, names);
 }
 
 /* Words behind the task's, and where the data is. */
-static int take_data(train_job *job, int count, char **words) {
+static void take_data(train_job *job, int count, char **words) {
     train_config *config = &job->run.config;
     const char *task = words[0];
     const bool speech = strcmp(task, "speech") == 0, glue = strcmp(task, "glue") == 0;
     if (count > 1 + (speech || glue))
-        return complain(EXIT_USAGE, "train", "%s; usage: shoal %s",
-                        speech ? "one data folder at a time" : "one task at a time",
-                        train_help.usage);
+        die(EXIT_USAGE, "%s; usage: shoal %s",
+            speech ? "one data folder at a time" : "one task at a time",
+            train_help.usage);
     if (count < 1 + (glue || (speech && !job->print_config)))
-        return complain(EXIT_USAGE, "train", "%s; usage: shoal %s",
-                        speech ? "no data folder was given" : "no task of GLUE was given",
-                        train_help.usage);
+        die(EXIT_USAGE, "%s; usage: shoal %s",
+            speech ? "no data folder was given" : "no task of GLUE was given",
+            train_help.usage);
     if (speech) {
         config->speech.folder = words[1];
         config->speech.lexicon = job->lexicon;
@@ -644,65 +625,33 @@ static int take_data(train_job *job, int count, char **words) {
         config->glue.folder = job->data;
         config->glue.model_folder = job->model;
         config->glue.skip_bad = job->skip_bad;
-        return take_dataset(job, words[1]);
+        if (settings_add(&job->settings, "dataset", find_dataset(words[1])) != EXIT_OK)
+            leave(EXIT_USAGE);
     } else if (strcmp(task, "squad") == 0) {
         config->squad.folder = job->data;
         config->squad.dev = job->dev;
         config->squad.model_folder = job->model;
         config->squad.skip_bad = job->skip_bad;
     }
-    return EXIT_OK;
 }
 
 /* The task and what it begins with; the loss lf-mmi has defaults of its own. */
-static int take_task(train_job *job, const char *name) {
+static void take_task(train_job *job, const char *name) {
     train_run *run = &job->run;
     const char *loss = settings_find(&job->settings, "loss"), *preset = job->preset;
     const bool paper = preset && strcmp(preset, "paper") == 0;
     const size_t size = sizeof run->config;
     run->task = shoal_task_find(name);
     if (!run->task)
-        return complain(EXIT_USAGE, "train",
-                        "there is no task \"%.40s\"; tasks: copy, speech, glue, squad%s",
-                        name,
-                        shoal_task_find("speech") ? "" : " (this program has no speech)");
+        die(EXIT_USAGE, "there is no task \"%.40s\"; tasks: copy, speech, glue, squad%s",
+            name, shoal_task_find("speech") ? "" : " (this program has no speech)");
     if (shoal_config_defaults(NULL, run->task, preset, &run->config, size) != SHOAL_OK)
-        return complain(EXIT_USAGE, "train",
-                        "there is no preset \"%.40s\" of %s; speech has default and "
-                        "paper",
-                        preset, name);
+        die(EXIT_USAGE,
+            "there is no preset \"%.40s\" of %s; speech has default and paper", preset,
+            name);
     if (loss && strcmp(loss, "lf-mmi") == 0 && strcmp(name, "speech") == 0)
         shoal_config_defaults(NULL, run->task, paper ? "paper-lf-mmi" : "lf-mmi",
                               &run->config, size);
-    return EXIT_OK;
-}
-
-static int with_task(train_job *job, int count, char **words) {
-    shoal_context *context;
-    if (count == 0)
-        return complain(EXIT_USAGE, "train", "no task was given; usage: shoal %s",
-                        train_help.usage);
-    int code = take_task(job, words[0]);
-    if (code == EXIT_OK)
-        code = take_data(job, count, words);
-    if (code == EXIT_OK && !job->print_config)
-        code = ranks_open("train",
-                          "Nothing is lost but the time since the last checkpoint: "
-                          "start the job again with --resume",
-                          &job->ranks);
-    if (code != EXIT_OK)
-        return code;
-    job->run.options.transport = job->ranks;
-    if (job->threads == 0)
-        job->threads = ranks_threads(job->ranks);
-    code = open_context("train", (int)job->threads, job->isa, &context);
-    if (code == EXIT_OK)
-        code = settings_add(&job->settings, "task", words[0]);
-    if (code == EXIT_OK)
-        code = job->print_config ? print_config(job, context) : train(job, context);
-    ranks_close(job->ranks, job->run.stopped ? EXIT_OK : code); /* all of them stopped */
-    shoal_context_destroy(context);
-    return code;
 }
 
 int train_command(int count, char **arguments) {
@@ -711,8 +660,9 @@ int train_command(int count, char **arguments) {
                                     .settings = &job.settings},
                             .settings = {.command = "train"},
                             .save_seconds = DEFAULT_SAVE};
+    train_run *run = &job.run;
     int code = -1;
-    job.run.options = shoal_run_defaults();
+    run->options = shoal_run_defaults();
     if (count > 1 && shoal_task_find(arguments[1]))
         job.settings.task = arguments[1];
     for (int pass = 0; pass < 2 && code < 0; pass++) {
@@ -721,7 +671,24 @@ int train_command(int count, char **arguments) {
     }
     if (code >= 0)
         return job.files_code != EXIT_OK ? job.files_code : code;
-    job.run.options.save_seconds = (double)job.save_seconds;
-    job.run.options.resume = job.resume;
-    return with_task(&job, count - optind, arguments + optind);
+    run->options.save_seconds = (double)job.save_seconds;
+    run->options.resume = job.resume;
+    if (count == optind)
+        die(EXIT_USAGE, "no task was given; usage: shoal %s", train_help.usage);
+    take_task(&job, arguments[optind]);
+    take_data(&job, count - optind, arguments + optind);
+    if (!job.print_config)
+        job.ranks = begin_ranks("Nothing is lost but the time since the last checkpoint: "
+                                "start the job again with --resume");
+    run->options.transport = job.ranks;
+    if (job.threads == 0)
+        job.threads = ranks_threads(job.ranks);
+    shoal_context *context = begin_context(job.threads, job.isa);
+    code = settings_add(&job.settings, "task", arguments[optind]);
+    if (code == EXIT_OK && !job.print_config)
+        return train(&job, context);
+    if (code == EXIT_OK)
+        code = settings_apply(&job.settings, context, run->task, &run->config);
+    return code == EXIT_OK ? print_json(train_config_json(run->task, &run->config))
+                           : code;
 }

@@ -93,7 +93,7 @@ static const char *const tasks[] = {"transcribe", "translate", NULL};
 static const option_row rows[] =
     {{"model", 'm', "MODEL",
       "model: a ggml file or a Hugging Face folder\n"
-      "(default: the environment variable SHOAL_MODEL)",
+      "(default: the environment variable SHOAL_SPEECH_MODEL, else SHOAL_MODEL)",
       SETS_TEXT(transcribe_job, model)},
      {"attention", 'a', "KIND",
       "attention of the encoder, as shoal kinds spells it\n"
@@ -542,8 +542,7 @@ static int run(transcribe_job *job, int count, char **paths) {
         return complain(EXIT_USAGE, "transcribe",
                         "no recording was given; usage: shoal %s", transcribe_help.usage);
     if (!job->model || !*job->model)
-        return complain(EXIT_USAGE, "transcribe",
-                        "no model; give --model MODEL or set SHOAL_MODEL");
+        return complain(EXIT_USAGE, "transcribe", NO_SPEECH_MODEL);
     int code = check_input(job, count, paths);
     if (code == EXIT_OK)
         code = open_context("transcribe", (int)job->threads, job->isa, &job->context);
@@ -563,7 +562,7 @@ static int run(transcribe_job *job, int count, char **paths) {
 }
 
 int transcribe_command(int count, char **arguments) {
-    transcribe_job job = {.model = getenv("SHOAL_MODEL"), .beams = 1};
+    transcribe_job job = {.model = default_model("SHOAL_SPEECH_MODEL"), .beams = 1};
     const int ended = take_options(&transcribe_help, count, arguments, &job);
     if (ended >= 0)
         return ended;

@@ -14,6 +14,14 @@ target_compile_options(shoal_flags INTERFACE
     -Wall -Wextra -Wpedantic -Wshadow -Wconversion
     $<$<BOOL:${SHOAL_WERROR}>:-Werror>)
 
+# Part of another project that names no build type, Shoal would be compiled without
+# optimisation, ten times slower.
+get_property(several_types GLOBAL PROPERTY GENERATOR_IS_MULTI_CONFIG)
+if(NOT CMAKE_BUILD_TYPE AND NOT several_types AND NOT CMAKE_C_FLAGS MATCHES "-O")
+    message(STATUS "Shoal: no CMAKE_BUILD_TYPE is set; Shoal itself gets -O3 -g")
+    target_compile_options(shoal_flags INTERFACE -O3 -g)
+endif()
+
 if(SHOAL_FUZZ AND NOT CMAKE_C_COMPILER_ID MATCHES "Clang")
     message(FATAL_ERROR "SHOAL_FUZZ needs clang: -DCMAKE_C_COMPILER=clang")
 endif()

@@ -11,7 +11,9 @@ else()
 endif()
 
 if(NOT TARGET shoal_models)
-    message(STATUS "The program is not built: it needs libshoal-models")
+    if(NOT SHOAL_MODELS)
+        message(STATUS "The program is not built: it needs libshoal-models")
+    endif() # else a message has said why
 else()
     # Every build asks which commit it is of.
     set(experiments ${CMAKE_CURRENT_BINARY_DIR}/experiments.c)

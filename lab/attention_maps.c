@@ -90,24 +90,6 @@ static shoal_status project_by_layers(shoal_context *context, shoal_model *model
     return status;
 }
 
-/* What the first layer is given: word, position and type added up and normed. */
-static void embed_token(const shoal_parameter parts[5], const int64_t at[3],
-                        double epsilon, int64_t width, double *x) {
-    double mean = 0, square = 0;
-    for (int64_t i = 0; i < width; i++) {
-        x[i] = 0;
-        for (int part = 0; part < 3; part++)
-            if (parts[part].values)
-                x[i] += (double)parts[part].values[at[part] * width + i];
-        mean += x[i] / (double)width;
-    }
-    for (int64_t i = 0; i < width; i++)
-        square += (x[i] - mean) * (x[i] - mean) / (double)width;
-    for (int64_t i = 0; i < width; i++)
-        x[i] = (x[i] - mean) / sqrt(square + epsilon) * (double)parts[3].values[i] +
-               (double)parts[4].values[i];
-}
-
 /* Of the first layer, before which no model can end. */
 static shoal_status project_words(shoal_model *model, const map_tokens *tokens,
                                   float *projected) {
@@ -130,7 +112,20 @@ static shoal_status project_words(shoal_model *model, const map_tokens *tokens,
         status = SHOAL_INVALID;
     for (int64_t row = 0; row < tokens->count && status == SHOAL_OK; row++) {
         const int64_t at[] = {tokens->ids[row], row, tokens->types[row]};
-        embed_token(parts, at, epsilon, width, x);
+        /* What the first layer is given: word, position and type added up and normed. */
+        double mean = 0, square = 0;
+        for (int64_t i = 0; i < width; i++) {
+            x[i] = 0;
+            for (int part = 0; part < 3; part++)
+                if (parts[part].values)
+                    x[i] += (double)parts[part].values[at[part] * width + i];
+            mean += x[i] / (double)width;
+        }
+        for (int64_t i = 0; i < width; i++)
+            square += (x[i] - mean) * (x[i] - mean) / (double)width;
+        for (int64_t i = 0; i < width; i++)
+            x[i] = (x[i] - mean) / sqrt(square + epsilon) * (double)parts[3].values[i] +
+                   (double)parts[4].values[i];
         for (int64_t i = 0; i < wide; i++) {
             double sum = (double)bias[i];
             for (int64_t j = 0; j < width; j++)
@@ -172,24 +167,19 @@ static shoal_status run_plan(weighing *w) {
     return shoal_forward(w->plan, &inputs, w->out);
 }
 
-/* Values that say which of the keys from `first` on they are of, one feature for each. */
-static void mark_keys(weighing *w, int64_t first) {
-    const map_shape *shape = w->shape;
-    for (int64_t key = 0; key < shape->count; key++) {
-        float *values = w->projected + (3 * key + 2) * w->width;
-        memset(values, 0, (size_t)w->width * sizeof *values);
-        if (key >= first && key < first + shape->head_dim)
-            for (int64_t head = 0; head < shape->heads; head++)
-                values[head * shape->head_dim + key - first] = 1;
-    }
-}
-
 static shoal_status find_weights(weighing *w, float *weights) {
     const map_shape *shape = w->shape;
     const int64_t dim = shape->head_dim;
     for (int64_t first = 0; first < shape->count; first += dim) {
         const int64_t left = shape->count - first, keys = left < dim ? left : dim;
-        mark_keys(w, first);
+        /* Values that say which of the keys from `first` on they are of, one feature for each. */
+        for (int64_t key = 0; key < shape->count; key++) {
+            float *values = w->projected + (3 * key + 2) * w->width;
+            memset(values, 0, (size_t)w->width * sizeof *values);
+            if (key >= first && key < first + shape->head_dim)
+                for (int64_t head = 0; head < shape->heads; head++)
+                    values[head * shape->head_dim + key - first] = 1;
+        }
         const shoal_status status = run_plan(w);
         if (status != SHOAL_OK)
             return status;

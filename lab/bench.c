@@ -154,10 +154,9 @@ static bool find_line(const char *path, const char *name, char *text, size_t siz
 /* ---- Memory of the process --------------------------------------------------------- */
 
 static double status_bytes(const char *name) {
-    char text[64];
-    if (find_line("/proc/self/status", name, text, sizeof text))
-        return strtod(text, NULL) * 1024;
-    return 0;
+    char text[64] = "0";
+    find_line("/proc/self/status", name, text, sizeof text);
+    return strtod(text, NULL) * 1024;
 }
 
 double bench_peak_now(void) {
@@ -175,52 +174,17 @@ double bench_peak_begin(bool *resets) {
     return *resets ? status_bytes("VmRSS") : bench_peak_now();
 }
 
-/* "always [madvise] never": the word in brackets. */
-static void describe_huge_pages(char *text, size_t size) {
-    char line[128] = "";
-    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
-    if (file && !fgets(line, sizeof line, file))
-        line[0] = 0;
-    if (file)
-        fclose(file);
-    const char *open = strchr(line, '[');
-    snprintf(text, size, "%.*s", open ? (int)strcspn(open + 1, "]") : 7,
-             open ? open + 1 : "unknown");
-}
-
-static void describe_machine(bench_machine *machine) {
-    if (!find_line("/proc/cpuinfo", "model name", machine->cpu, sizeof machine->cpu))
-        snprintf(machine->cpu, sizeof machine->cpu, "unknown processor");
-    describe_huge_pages(machine->huge_pages, sizeof machine->huge_pages);
-    machine->cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    machine->memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    bench_peak_begin(&machine->peak_resets);
-}
-
 /* ---- What the machine can do ------------------------------------------------------- */
 
 static const double measuring_seconds = 0.25;
 
 enum { SIDE = 1024 };
 
-/* A product of matrices whose elements are (row + column) % 7 - 3 is exact in float32,
-   so a row of the result can be compared bit for bit. */
-static bool product_is_right(const float *a, const float *b, const float *c) {
-    for (int column = 0; column < SIDE; column++) {
-        float sum = 0;
-        for (int i = 0; i < SIDE; i++)
-            sum += a[i] * b[i * SIDE + column];
-        if (sum != c[column])
-            return false;
-    }
-    return true;
-}
-
 /* Operations per second; 0 where memory is short or the result is wrong. */
 static double sgemm_rate(int threads) {
     float *a = malloc(3 * sizeof(float) * SIDE * SIDE), *b, *c;
     double best = INFINITY, begun = seconds_now();
-    bool right = false;
+    bool right = true;
     if (!a)
         return 0;
     b = a + SIDE * SIDE;
@@ -234,7 +198,14 @@ static double sgemm_rate(int threads) {
                     SIDE, b, SIDE, 0, c, SIDE);
         best = fmin(best, seconds_now() - start);
     }
-    right = product_is_right(a, b, c);
+    /* A product of such matrices is exact in float32, so a row of the result can be
+       compared bit for bit. */
+    for (int column = 0; column < SIDE; column++) {
+        float sum = 0;
+        for (int i = 0; i < SIDE; i++)
+            sum += a[i] * b[i * SIDE + column];
+        right &= sum == c[column];
+    }
     free(a);
     return right ? 2.0 * SIDE * SIDE * SIDE / best : 0;
 }
@@ -325,6 +296,21 @@ int bench_command(int count, char **arguments) {
     plan_output(job.plot_path);
     job.context = begin_context(job.threads, job.isa);
     parse_kind_list(&job.kinds, job.context, job.seed);
-    describe_machine(&job.machine);
+    if (!find_line("/proc/cpuinfo", "model name", job.machine.cpu,
+                   sizeof job.machine.cpu))
+        snprintf(job.machine.cpu, sizeof job.machine.cpu, "unknown processor");
+    /* "always [madvise] never": the word in brackets. */
+    char line[128] = "";
+    FILE *file = fopen("/sys/kernel/mm/transparent_hugepage/enabled", "r");
+    if (file && !fgets(line, sizeof line, file))
+        line[0] = 0;
+    if (file)
+        fclose(file);
+    const char *open = strchr(line, '[');
+    snprintf(job.machine.huge_pages, sizeof job.machine.huge_pages, "%.*s",
+             open ? (int)strcspn(open + 1, "]") : 7, open ? open + 1 : "unknown");
+    job.machine.cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    job.machine.memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    bench_peak_begin(&job.machine.peak_resets);
     return job.ranks ? bench_over_ranks(&job) : bench_run(&job);
 }

@@ -36,18 +36,6 @@ void bench_note(bench_row *row, const char *what, double error, double limit) {
 
 /* ---- Sampled queries --------------------------------------------------------------- */
 
-/* How much better, by the centroid's score, the best key outside the top is than the
-   worst in it. For the query of the last exact_row. */
-static double top_regret(const exact_head *head) {
-    double worst = INFINITY, best = -INFINITY;
-    for (int64_t l = 0; l < head->keys; l++)
-        if (head->counts[l] > 0)
-            worst = fmin(worst, exact_score(head, head->centroid, l));
-        else
-            best = fmax(best, head->scores[l]);
-    return fmax(0, best - worst);
-}
-
 /* Adds one query's output to the sums and returns what its top keys are worse than
    others. Where rounding may have decided between two keys, either is right: it tells
    nothing. */
@@ -58,7 +46,15 @@ static double compare_query(exact_head *head, int64_t i, const shoal_attention *
     exact_output(head, i, exact);
     for (int64_t d = 0; d < head->value_dim && head->margin > 1e-5; d++)
         squares_add(sums, (double)out[d], exact[d]);
-    return head->top_keys ? top_regret(head) : 0;
+    /* How much better, by the centroid's score, the best key outside the top is than the
+       worst in it. */
+    double worst = INFINITY, best = -INFINITY;
+    for (int64_t l = 0; l < head->keys && head->top_keys; l++)
+        if (head->counts[l] > 0)
+            worst = fmin(worst, exact_score(head, head->centroid, l));
+        else
+            best = fmax(best, head->scores[l]);
+    return fmax(0, best - worst);
 }
 
 /* The given queries, indices into [B][H][N]. */
@@ -226,21 +222,6 @@ static double relative(double a, double b) {
     return a == b ? 0 : fabs(a - b) / fmax(fabs(a), fabs(b));
 }
 
-/* Of the call that was timed, where dout is out. */
-static void check_products(const bench_data *data, const shoal_attention *attention,
-                           bench_row *row) {
-    bench_note(row, "<dv, v> = <dout, out>",
-               relative(dot_floats(data->dv, data->v, data->value_count),
-                        dot_floats(data->dout, data->out, data->value_count)),
-               1e-5);
-    /* Key clusters compare keys with the keys' centre, which is a constant. */
-    if (!kind_facts(attention)->keys_are_queries && attention->keyclusters == 0)
-        bench_note(row, "<dq, q> = <dk, k>",
-                   relative(dot_floats(data->dq, data->q, data->query_count),
-                            dot_floats(data->dk, data->k, data->query_count)),
-                   1e-5);
-}
-
 /* ---- lsh, whose choices are not reported ------------------------------------------- */
 
 /* All positions are in one chunk, whatever they hashed to. */
@@ -268,20 +249,6 @@ static void check_small(bench_job *job, const shoal_attention *attention,
     bench_data_destroy(&data);
 }
 
-/* Values that are all 1 have only one average. */
-static void check_sum(shoal_plan *plan, bench_data *data,
-                      const shoal_attention *attention, bench_row *row) {
-    shoal_inputs inputs = bench_inputs(data, attention);
-    double largest = 0;
-    for (int64_t i = 0; i < data->value_count; i++)
-        data->spare[i] = 1;
-    inputs.v = data->spare;
-    demand(shoal_forward(plan, &inputs, data->out), EXIT_USAGE);
-    for (int64_t i = 0; i < data->value_count; i++)
-        largest = worse(largest, fabs((double)data->out[i] - 1));
-    bench_note(row, "weights sum to 1", largest, tolerance);
-}
-
 /* ---- All of the attention ---------------------------------------------------------- */
 
 static void verify(bench_job *job, shoal_plan *plan, bench_data *data,
@@ -292,14 +259,34 @@ static void verify(bench_job *job, shoal_plan *plan, bench_data *data,
     else
         check_small(job, attention, row);
     if (job->train) {
-        check_products(data, attention, row);
+        /* Of the call that was timed, where dout is out. */
+        bench_note(row, "<dv, v> = <dout, out>",
+                   relative(dot_floats(data->dv, data->v, data->value_count),
+                            dot_floats(data->dout, data->out, data->value_count)),
+                   1e-5);
+        /* Key clusters compare keys with the keys' centre, which is a constant. */
+        if (!kind_facts(attention)->keys_are_queries && attention->keyclusters == 0)
+            bench_note(row, "<dq, q> = <dk, k>",
+                       relative(dot_floats(data->dq, data->q, data->query_count),
+                                dot_floats(data->dk, data->k, data->query_count)),
+                       1e-5);
         if (reported)
             check_few(plan, data, attention, job->seed, row, "gradients of 8 queries");
         else
             check_scaling(plan, data, attention, row);
     }
-    if (!reported)
-        check_sum(plan, data, attention, row);
+    if (!reported) {
+        /* Values that are all 1 have only one average. */
+        shoal_inputs inputs = bench_inputs(data, attention);
+        double largest = 0;
+        for (int64_t i = 0; i < data->value_count; i++)
+            data->spare[i] = 1;
+        inputs.v = data->spare;
+        demand(shoal_forward(plan, &inputs, data->out), EXIT_USAGE);
+        for (int64_t i = 0; i < data->value_count; i++)
+            largest = worse(largest, fabs((double)data->out[i] - 1));
+        bench_note(row, "weights sum to 1", largest, tolerance);
+    }
 }
 
 void bench_verify(bench_job *job, shoal_plan *plan, bench_data *data, int kind,

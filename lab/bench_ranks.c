@@ -194,22 +194,6 @@ static void measure(ranks_run *run, int kind, ranks_row *row) {
 
 /* ---- The table --------------------------------------------------------------------- */
 
-static void print_row(const ranks_run *run, int kind) {
-    const bench_job *job = run->job;
-    const ranks_row *row = &run->rows[run->at][kind];
-    printf("%8" PRId64 "  %-24s", job->length[run->at], job->kinds.names[kind]);
-    if (row->measured)
-        printf(" %10.2f %10.2f %7.2f %10s", row->alone * 1e3, row->together * 1e3,
-               row->alone / row->together, bytes_text((double)row->sent));
-    if (row->measured)
-        printf(" %10s %9.1e\n", bytes_text(row->workspace), squares_relative(row->out));
-    else
-        printf(" WRONG: outputs are %.1e, gradients %.1e, groups %.1e apart\n",
-               squares_relative(row->out), squares_relative(row->gradients),
-               squares_relative(row->groups));
-    fflush(stdout);
-}
-
 static int print_result(const ranks_run *run) {
     const bench_job *job = run->job;
     json_t *rows = json_array();
@@ -239,30 +223,38 @@ static int print_result(const ranks_run *run) {
 
 /* ---- The road ---------------------------------------------------------------------- */
 
-/* What all calls of a kind will take, from the length before; 0: not known. */
-static double expected_seconds(const ranks_run *run, int kind) {
-    const bench_job *job = run->job;
-    const ranks_row *before = run->at > 0 ? &run->rows[run->at - 1][kind] : NULL;
-    if (!before || !before->measured)
-        return 0;
-    return (before->alone + before->together) * (double)(job->repeats + 1) *
-           bench_operations(job, kind, job->length[run->at]) /
-           bench_operations(job, kind, job->length[run->at - 1]);
-}
-
 static void run_kind(ranks_run *run, int kind) {
     bench_job *job = run->job;
     const bool prints = is_first(run) && !job->json;
     const double left = (double)job->budget - (seconds_now() - job->begun);
-    if (first_says(run, expected_seconds(run, kind) > left)) {
+    const ranks_row *before = run->at > 0 ? &run->rows[run->at - 1][kind] : NULL;
+    double expected = 0; /* seconds of all calls, from the length before; 0: not known */
+    if (before && before->measured)
+        expected = (before->alone + before->together) * (double)(job->repeats + 1) *
+                   bench_operations(job, kind, job->length[run->at]) /
+                   bench_operations(job, kind, job->length[run->at - 1]);
+    if (first_says(run, expected > left)) {
         if (prints)
             printf("%8" PRId64 "  %-24s left out: --budget is over\n",
                    job->length[run->at], job->kinds.names[kind]);
         return;
     }
     measure(run, kind, &run->rows[run->at][kind]);
-    if (prints)
-        print_row(run, kind);
+    if (prints) {
+        const ranks_row *row = &run->rows[run->at][kind];
+        printf("%8" PRId64 "  %-24s", job->length[run->at], job->kinds.names[kind]);
+        if (row->measured)
+            printf(" %10.2f %10.2f %7.2f %10s", row->alone * 1e3, row->together * 1e3,
+                   row->alone / row->together, bytes_text((double)row->sent));
+        if (row->measured)
+            printf(" %10s %9.1e\n", bytes_text(row->workspace),
+                   squares_relative(row->out));
+        else
+            printf(" WRONG: outputs are %.1e, gradients %.1e, groups %.1e apart\n",
+                   squares_relative(row->out), squares_relative(row->gradients),
+                   squares_relative(row->groups));
+        fflush(stdout);
+    }
 }
 
 int bench_over_ranks(bench_job *job) {

@@ -83,30 +83,14 @@ void bench_print_subject(const bench_job *job) {
     printf(", float32 noise, seed %" PRIu64 "\n", job->seed);
 }
 
-static void print_heading(bench_job *job) {
-    const bench_machine *machine = &job->machine;
-    job->heading_printed = true;
-    bench_print_subject(job);
-    if (machine->before.sgemm > 0)
-        printf("OpenBLAS sgemm 1024^3: %.1f Gop/s; ", machine->before.sgemm * 1e-9);
-    printf("memory (triad): %.1f GB/s\n", machine->before.bandwidth * 1e-9);
-    printf("arrays page-aligned, huge pages not advised (system: %s)\n\n",
-           machine->huge_pages);
-    printf("%7s  %-20s %8s %8s %6s %8s %7s %8s %8s %6s %7s\n", "", "", "best", "median",
-           "noise", "us per", "Gop/s", "B/elem.", "B/elem.", "% of", "times");
-    printf("%7s  %-20s %8s %8s %6s %8s %7s %8s %8s %6s %7s\n", "N", "kind", "ms", "ms",
-           "%", "element", "", job->layer ? "model" : "plan", "process", "sgemm", "full");
-}
-
 static void print_measured(const bench_job *job, int at, int kind) {
     const bench_row *row = &job->rows[at][kind], *full = full_row(job, at);
     const double best = bench_best(row), elements = elements_of(job, at);
     const double rate = bench_operations(job, kind, job->length[at]) / best;
-    const double noise = median(row) / best - 1;
     print_digits(8, best * 1e3, "", 3);
     print_digits(8, median(row) * 1e3, "", 3);
     if (row->repeats > 1)
-        print_digits(6, noise * 100, "", 3);
+        print_digits(6, 100 * (median(row) / best - 1), "", 3);
     else
         printf(" %6s", "-");
     print_digits(8, best / elements * 1e6, "", 3);
@@ -145,47 +129,28 @@ static void print_row(const bench_job *job, int at, int kind) {
 }
 
 void bench_print_rows(bench_job *job, int lengths) {
-    if (!job->heading_printed)
-        print_heading(job);
+    if (!job->heading_printed) {
+        const bench_machine *machine = &job->machine;
+        job->heading_printed = true;
+        bench_print_subject(job);
+        if (machine->before.sgemm > 0)
+            printf("OpenBLAS sgemm 1024^3: %.1f Gop/s; ", machine->before.sgemm * 1e-9);
+        printf("memory (triad): %.1f GB/s\n", machine->before.bandwidth * 1e-9);
+        printf("arrays page-aligned, huge pages not advised (system: %s)\n\n",
+               machine->huge_pages);
+        printf("%7s  %-20s %8s %8s %6s %8s %7s %8s %8s %6s %7s\n", "", "", "best",
+               "median", "noise", "us per", "Gop/s", "B/elem.", "B/elem.", "% of",
+               "times");
+        printf("%7s  %-20s %8s %8s %6s %8s %7s %8s %8s %6s %7s\n", "N", "kind", "ms",
+               "ms", "%", "element", "", job->layer ? "model" : "plan", "process",
+               "sgemm", "full");
+    }
     for (; job->printed < lengths; job->printed++) {
         for (int kind = 0; kind < job->kinds.count; kind++)
             print_row(job, job->printed, kind);
         putchar('\n');
     }
     fflush(stdout);
-}
-
-static void print_crossings(const bench_job *job) {
-    for (int kind = 0; kind < job->kinds.count; kind++) {
-        double length, seconds;
-        const crossing_case found = find_crossing(job, kind, &length, &seconds);
-        if (found == CROSSING_AT)
-            printf("%s is faster than full from about N = %.0f\n", job->kinds.names[kind],
-                   length);
-        else if (found == CROSSING_BEFORE)
-            printf("%s is faster than full from N = %.0f, the shortest measured\n",
-                   job->kinds.names[kind], length);
-        else if (job->kinds.attention[kind].kind != SHOAL_FULL && full_row(job, 0))
-            printf("%s is not faster than full at the lengths measured\n",
-                   job->kinds.names[kind]);
-    }
-}
-
-static void print_end(const bench_job *job) {
-    print_crossings(job);
-    printf("\nEvery time is of a verified result; noise is (median - best) / best; ~ is "
-           "an estimate\nfrom a shorter length, not a measurement. Gop/s counts what the "
-           "formula needs%s.\n",
-           !job->train  ? ""
-           : job->layer ? ";\nforward and backward 3.5 times forward's products in the "
-                          "attention, 3 times elsewhere"
-                        : ";\nforward and backward 3.5 times forward's products");
-    if (job->machine.after.sgemm > 0)
-        printf("sgemm at the end: %.1f Gop/s (%+.0f %%).\n",
-               job->machine.after.sgemm * 1e-9,
-               100 * (job->machine.after.sgemm / job->machine.before.sgemm - 1));
-    if (job->interrupted)
-        printf("Interrupted: this is what was measured until then.\n");
 }
 
 /* ---- The .csv file ----------------------------------------------------------------- */
@@ -356,39 +321,6 @@ static void add_kind(bench_picture *picture, const bench_job *job, int kind) {
                                                         .colour = kind % PLOT_COLOURS};
 }
 
-/* What full would cost if all of its products ran as fast as sgemm. */
-static bool add_reference(bench_picture *picture, const bench_job *job) {
-    const double rate = job->machine.before.sgemm;
-    int full = 0;
-    while (full < job->kinds.count && job->kinds.attention[full].kind != SHOAL_FULL)
-        full++;
-    if (full == job->kinds.count || rate <= 0)
-        return false;
-    for (int at = 0; at < job->lengths; at++)
-        picture->time[REFERENCE][at] = bench_operations(job, full, job->length[at]) /
-                                       rate / elements_of(job, at) * 1e6;
-    picture->times[job->kinds.count] =
-        plot_reference("full at the rate of sgemm", picture->x, picture->time[REFERENCE],
-                       job->lengths);
-    return true;
-}
-
-static void write_caption(const bench_job *job, char *text, size_t size) {
-    const int threads = shoal_context_threads(job->context);
-    bool estimates = false;
-    for (int at = 0; at < job->lengths; at++)
-        for (int kind = 0; kind < job->kinds.count; kind++)
-            estimates |= !is_measured(&job->rows[at][kind]) &&
-                         !job->rows[at][kind].wrong && job->rows[at][kind].estimate > 0;
-    snprintf(text, size,
-             "shoal %s, %s, %s, %d thread%s; batch %" PRId64 ", %" PRId64
-             " heads of %" PRId64 ", float32%s%s%s",
-             shoal_version(), job->machine.cpu, shoal_context_isa(job->context), threads,
-             plural(threads), job->batch, job->heads, job->dim,
-             job->layer ? ", whole layer" : "", estimates ? "; hollow: estimated" : "",
-             job->interrupted ? "; interrupted" : "");
-}
-
 static void write_plot(const bench_job *job) {
     static bench_picture picture;
     char caption[400];
@@ -396,8 +328,31 @@ static void write_plot(const bench_job *job) {
         picture.x[at] = (double)job->length[at];
     for (int kind = 0; kind < job->kinds.count; kind++)
         add_kind(&picture, job, kind);
-    const bool reference = add_reference(&picture, job);
-    write_caption(job, caption, sizeof caption);
+    /* What full would cost if all of its products ran as fast as sgemm. */
+    const double rate = job->machine.before.sgemm;
+    int full = 0;
+    while (full < job->kinds.count && job->kinds.attention[full].kind != SHOAL_FULL)
+        full++;
+    const bool reference = full < job->kinds.count && rate > 0;
+    for (int at = 0; at < job->lengths && reference; at++)
+        picture.time[REFERENCE][at] = bench_operations(job, full, job->length[at]) /
+                                      rate / elements_of(job, at) * 1e6;
+    picture.times[job->kinds.count] = plot_reference("full at the rate of sgemm",
+                                                     picture.x, picture.time[REFERENCE],
+                                                     job->lengths);
+    const int threads = shoal_context_threads(job->context);
+    bool estimates = false;
+    for (int at = 0; at < job->lengths; at++)
+        for (int kind = 0; kind < job->kinds.count; kind++)
+            estimates |= !is_measured(&job->rows[at][kind]) &&
+                         !job->rows[at][kind].wrong && job->rows[at][kind].estimate > 0;
+    snprintf(caption, sizeof caption,
+             "shoal %s, %s, %s, %d thread%s; batch %" PRId64 ", %" PRId64
+             " heads of %" PRId64 ", float32%s%s%s",
+             shoal_version(), job->machine.cpu, shoal_context_isa(job->context), threads,
+             plural(threads), job->batch, job->heads, job->dim,
+             job->layer ? ", whole layer" : "", estimates ? "; hollow: estimated" : "",
+             job->interrupted ? "; interrupted" : "");
     const plot_axis length = {.label = "sequence length N",
                               .scale = PLOT_LOG,
                               .doubling = true};
@@ -429,7 +384,32 @@ static void print_result(void *shared) {
         return;
     }
     bench_print_rows(job, job->lengths);
-    print_end(job);
+    for (int kind = 0; kind < job->kinds.count; kind++) {
+        double length, seconds;
+        const crossing_case found = find_crossing(job, kind, &length, &seconds);
+        if (found == CROSSING_AT)
+            printf("%s is faster than full from about N = %.0f\n", job->kinds.names[kind],
+                   length);
+        else if (found == CROSSING_BEFORE)
+            printf("%s is faster than full from N = %.0f, the shortest measured\n",
+                   job->kinds.names[kind], length);
+        else if (job->kinds.attention[kind].kind != SHOAL_FULL && full_row(job, 0))
+            printf("%s is not faster than full at the lengths measured\n",
+                   job->kinds.names[kind]);
+    }
+    printf("\nEvery time is of a verified result; noise is (median - best) / best; ~ is "
+           "an estimate\nfrom a shorter length, not a measurement. Gop/s counts what the "
+           "formula needs%s.\n",
+           !job->train  ? ""
+           : job->layer ? ";\nforward and backward 3.5 times forward's products in the "
+                          "attention, 3 times elsewhere"
+                        : ";\nforward and backward 3.5 times forward's products");
+    if (job->machine.after.sgemm > 0)
+        printf("sgemm at the end: %.1f Gop/s (%+.0f %%).\n",
+               job->machine.after.sgemm * 1e-9,
+               100 * (job->machine.after.sgemm / job->machine.before.sgemm - 1));
+    if (job->interrupted)
+        printf("Interrupted: this is what was measured until then.\n");
 }
 
 /* The table is printed also where a file cannot be written. */

@@ -44,14 +44,6 @@ static void *wait_for_stop(void *shared) {
     _exit(128 + (int)which_signal);
 }
 
-static void watch_signals(bench_job *job) {
-    pthread_t watcher;
-    if (sem_init(&asked_to_stop, 0, 0) != 0 ||
-        pthread_create(&watcher, NULL, wait_for_stop, job) != 0)
-        return; /* then an interrupt ends the program as it does elsewhere */
-    catch_signals(on_stop);
-}
-
 /* ---- Arrays: page-aligned, as an ordinary program has them, no huge pages ---------- */
 
 enum { PAGE = 4096 };
@@ -94,38 +86,10 @@ static int64_t model_size(const bench_data *data) {
     return data->heads * data->dim;
 }
 
-/* Every projection has an order of its own, and its own half of the signs turned. */
-static void shuffle_features(bench_data *data, uint64_t seed) {
-    const int64_t model = model_size(data);
-    for (int p = 0; p < BENCH_PROJECTIONS; p++) {
-        int32_t *sources = data->sources + p * model;
-        for (int64_t a = 0; a < model; a++) {
-            const uint64_t draw =
-                bench_random(seed, (uint64_t)(16 + p) << 56 | (uint64_t)a);
-            const int64_t other = (int64_t)(draw % (uint64_t)(a + 1));
-            sources[a] = sources[other];
-            sources[other] = (int32_t)(draw >> 63 ? ~a : a);
-        }
-    }
-}
-
 int64_t bench_place(const bench_data *data, int64_t row, int64_t feature) {
     const int64_t b = row / data->length, n = row % data->length;
     const int64_t head = b * data->heads + feature / data->dim;
     return (head * data->length + n) * data->dim + feature % data->dim;
-}
-
-/* array [B][H][N][D] = projection p of the features. */
-static void project(const bench_data *data, int p, float *array) {
-    const int64_t model = model_size(data), rows = data->batch * data->length;
-    for (int64_t row = 0; row < rows; row++) {
-        for (int64_t a = 0; a < model; a++) {
-            const int32_t source = data->sources[p * model + a];
-            array[bench_place(data, row, a)] =
-                source >= 0 ? data->features[row * model + source]
-                            : -data->features[row * model + ~source];
-        }
-    }
 }
 
 static void create_features(bench_data *data, const bench_job *job) {
@@ -141,7 +105,17 @@ static void create_features(bench_data *data, const bench_job *job) {
     fill_noise(data->features, data, data->batch, model, job->seed, 1);
     if (job->train)
         fill_noise(data->noise, data, data->batch, model, job->seed, 4);
-    shuffle_features(data, job->seed);
+    /* Every projection has an order of its own, and its own half of the signs turned. */
+    for (int p = 0; p < BENCH_PROJECTIONS; p++) {
+        int32_t *sources = data->sources + p * model;
+        for (int64_t a = 0; a < model; a++) {
+            const uint64_t draw =
+                bench_random(job->seed, (uint64_t)(16 + p) << 56 | (uint64_t)a);
+            const int64_t other = (int64_t)(draw % (uint64_t)(a + 1));
+            sources[a] = sources[other];
+            sources[other] = (int32_t)(draw >> 63 ? ~a : a);
+        }
+    }
 }
 
 /* ---- All arrays -------------------------------------------------------------------- */
@@ -170,9 +144,17 @@ void bench_data_create(bench_data *data, const bench_job *job, int64_t whole_len
     if (job->layer)
         create_features(data, job);
     for (int i = 0; i < 3; i++)
-        if (job->layer)
-            project(data, i, *inputs[i]);
-        else
+        if (job->layer) {
+            /* [B][H][N][D] = projection i of the features. */
+            const int64_t model = model_size(data), rows = data->batch * data->length;
+            for (int64_t row = 0; row < rows; row++)
+                for (int64_t a = 0; a < model; a++) {
+                    const int32_t source = data->sources[i * model + a];
+                    (*inputs[i])[bench_place(data, row, a)] =
+                        source >= 0 ? data->features[row * model + source]
+                                    : -data->features[row * model + ~source];
+                }
+        } else
             fill_noise(*inputs[i], data, units, i < 2 ? job->dim : job->value_dim,
                        job->seed, (uint64_t)i + 1);
 }
@@ -398,29 +380,11 @@ static void verify_kind(length_run *run, int kind) {
     pthread_mutex_unlock(&results);
 }
 
-/* One repetition of one kind. */
-static void take_turn(length_run *run, int kind) {
-    bench_job *job = run->job;
-    bench_row *row = &job->rows[run->at][kind];
-    const int calls = (int)fmin(1000, ceil(shortest_turn / row->estimate));
-    double total = 0;
-    for (int call = 0; call < calls; call++)
-        total += bench_subject_call(job, &run->subjects[kind], &run->data, kind);
-    pthread_mutex_lock(&results);
-    row->seconds[row->repeats++] = total / calls;
-    if (bench_subject_digest(job, &run->subjects[kind], &run->data) != row->digest) {
-        bench_note(row, "a timed result has the bits of the verified one", 1, 0.5);
-        job->any_wrong = true;
-        row->verified = false;
-    }
-    pthread_mutex_unlock(&results);
-}
-
 static void repeat_all(length_run *run) {
     bench_job *job = run->job;
     for (int repeat = 0; repeat < job->repeats; repeat++)
         for (int kind = 0; kind < job->kinds.count; kind++) {
-            const bench_row *row = &job->rows[run->at][kind];
+            bench_row *row = &job->rows[run->at][kind];
             const bool late = seconds_now() + row->estimate > run->deadline;
             if (!row->verified || row->repeats >= job->repeats ||
                 (late && row->repeats > 0))
@@ -432,7 +396,21 @@ static void repeat_all(length_run *run) {
                          remaining_work(job, run->at + 1) +
                              fmin(run->deadline - seconds_now(),
                                   (double)(job->repeats - repeat) * row->estimate * 2));
-            take_turn(run, kind);
+            /* One repetition of one kind. */
+            const int calls = (int)fmin(1000, ceil(shortest_turn / row->estimate));
+            double total = 0;
+            for (int call = 0; call < calls; call++)
+                total += bench_subject_call(job, &run->subjects[kind], &run->data, kind);
+            pthread_mutex_lock(&results);
+            row->seconds[row->repeats++] = total / calls;
+            if (bench_subject_digest(job, &run->subjects[kind], &run->data) !=
+                row->digest) {
+                bench_note(row, "a timed result has the bits of the verified one", 1,
+                           0.5);
+                job->any_wrong = true;
+                row->verified = false;
+            }
+            pthread_mutex_unlock(&results);
         }
 }
 
@@ -475,8 +453,12 @@ static void report_last(void *job) {
 
 int bench_run(bench_job *job) {
     const int threads = shoal_context_threads(job->context);
+    pthread_t watcher;
     job->begun = seconds_now();
-    watch_signals(job);
+    /* Where this fails, an interrupt ends the program as it does elsewhere. */
+    if (sem_init(&asked_to_stop, 0, 0) == 0 &&
+        pthread_create(&watcher, NULL, wait_for_stop, job) == 0)
+        catch_signals(on_stop);
     before_leaving(report_last, job);
     progress_begin(0);
     progress_say("measuring sgemm and memory bandwidth");

@@ -207,19 +207,6 @@ static void print_row(const demonstration *demo, int row) {
     fflush(stdout);
 }
 
-/* The plans' memory, at the longest length that each kind was measured at. */
-static void print_memory(const demonstration *demo) {
-    printf("%6s", "MiB");
-    for (int kind = 0; kind < KINDS; kind++) {
-        int row = demo->lengths - 1;
-        while (row > 0 && !demo->rows[row][kind].measured)
-            row--;
-        print_digits(7, (double)demo->rows[row][kind].workspace / (1 << 20), "", 2);
-        printf("%*s", kind == 0 || kind == KINDS - 1 ? 0 : 12, "");
-    }
-    putchar('\n');
-}
-
 /* The first measured row from which on the kind is faster than full in every measured
    one, or -1. */
 static int crossing(const demonstration *demo, int kind) {
@@ -234,21 +221,6 @@ static int crossing(const demonstration *demo, int kind) {
             first = row;
     }
     return first;
-}
-
-static void print_crossings(const demonstration *demo) {
-    putchar('\n');
-    for (int kind = 1; kind < KINDS; kind++) {
-        int row = crossing(demo, kind);
-        if (row < 0)
-            printf("%s is not faster than full at the lengths measured here.\n",
-                   kinds[kind].name);
-        else
-            printf("%s is faster than full from length %" PRId64
-                   "%s: %.2f times there.\n",
-                   kinds[kind].name, demo->length[row], row == 0 ? " (or before)" : "",
-                   demo->rows[row][0].seconds / demo->rows[row][kind].seconds);
-    }
 }
 
 static int print_object(const demonstration *demo) {
@@ -285,31 +257,6 @@ static int print_object(const demonstration *demo) {
 
 /* ---- The command ------------------------------------------------------------------- */
 
-static int run(demonstration *demo) {
-    progress_begin(0);
-    progress_say("generating data");
-    fill_data(demo);
-    progress_end();
-    if (!demo->json)
-        print_heading(demo);
-    for (int64_t length = SHORTEST; length <= demo->longest; length *= 2) {
-        const int row = demo->lengths;
-        demo->length[row] = length;
-        progress_begin(0);
-        for (int kind = 0; kind < KINDS; kind++)
-            measure_or_estimate(demo, row, kind);
-        progress_end();
-        demo->lengths++;
-        if (!demo->json)
-            print_row(demo, row);
-    }
-    if (demo->json)
-        return print_object(demo);
-    print_memory(demo);
-    print_crossings(demo);
-    return EXIT_OK;
-}
-
 int demo_command(int count, char **arguments) {
     static demonstration demo = {.longest = LONGEST};
     demo.begun = seconds_now();
@@ -324,5 +271,45 @@ int demo_command(int count, char **arguments) {
     demo.k = demo.q + floats;
     demo.v = demo.k + floats;
     demo.out = demo.v + floats;
-    return run(&demo);
+    progress_begin(0);
+    progress_say("generating data");
+    fill_data(&demo);
+    progress_end();
+    if (!demo.json)
+        print_heading(&demo);
+    for (int64_t length = SHORTEST; length <= demo.longest; length *= 2) {
+        const int row = demo.lengths;
+        demo.length[row] = length;
+        progress_begin(0);
+        for (int kind = 0; kind < KINDS; kind++)
+            measure_or_estimate(&demo, row, kind);
+        progress_end();
+        demo.lengths++;
+        if (!demo.json)
+            print_row(&demo, row);
+    }
+    if (demo.json)
+        return print_object(&demo);
+    /* The plans' memory, at the longest length that each kind was measured at. */
+    printf("%6s", "MiB");
+    for (int kind = 0; kind < KINDS; kind++) {
+        int row = demo.lengths - 1;
+        while (row > 0 && !demo.rows[row][kind].measured)
+            row--;
+        print_digits(7, (double)demo.rows[row][kind].workspace / (1 << 20), "", 2);
+        printf("%*s", kind == 0 || kind == KINDS - 1 ? 0 : 12, "");
+    }
+    puts("\n");
+    for (int kind = 1; kind < KINDS; kind++) {
+        int row = crossing(&demo, kind);
+        if (row < 0)
+            printf("%s is not faster than full at the lengths measured here.\n",
+                   kinds[kind].name);
+        else
+            printf("%s is faster than full from length %" PRId64
+                   "%s: %.2f times there.\n",
+                   kinds[kind].name, demo.length[row], row == 0 ? " (or before)" : "",
+                   demo.rows[row][0].seconds / demo.rows[row][kind].seconds);
+    }
+    return EXIT_OK;
 }

@@ -12,24 +12,21 @@ void heatmap_write(const char *path, const heatmap_table *table) {
 
 /* ---- Boxes and texts ----------------------------------------------------------- */
 
-/* From dark blue over green to yellow, lightness growing with the value, so that it reads
-   in grey and for colour-blind readers too. */
-static void colour_of(double value, double rgb[3]) {
-    static const double anchors[][3] = {{0.17, 0.07, 0.37}, {0.16, 0.29, 0.53},
-                                        {0.11, 0.48, 0.56}, {0.16, 0.66, 0.49},
-                                        {0.55, 0.81, 0.33}, {0.97, 0.91, 0.25}};
-    enum { LAST = sizeof anchors / sizeof *anchors - 1 };
-    const double at = fmin(fmax(value, 0), 1) * LAST;
-    const int left = at >= LAST ? LAST - 1 : (int)at;
-    for (int i = 0; i < 3; i++)
-        rgb[i] = anchors[left][i] +
-                 (at - left) * (anchors[left + 1][i] - anchors[left][i]);
-}
-
 void heatmap_draw_box(cairo_t *cr, heatmap_box box, double share, const char *text) {
     double rgb[3] = {0.93, 0.93, 0.93};
-    if (!isnan(share))
-        colour_of(share, rgb);
+    if (!isnan(share)) {
+        /* From dark blue over green to yellow, lightness growing with the value, so that it reads
+           in grey and for colour-blind readers too. */
+        static const double anchors[][3] = {{0.17, 0.07, 0.37}, {0.16, 0.29, 0.53},
+                                            {0.11, 0.48, 0.56}, {0.16, 0.66, 0.49},
+                                            {0.55, 0.81, 0.33}, {0.97, 0.91, 0.25}};
+        enum { LAST = sizeof anchors / sizeof *anchors - 1 };
+        const double at = fmin(fmax(share, 0), 1) * LAST;
+        const int left = at >= LAST ? LAST - 1 : (int)at;
+        for (int i = 0; i < 3; i++)
+            rgb[i] = anchors[left][i] +
+                     (at - left) * (anchors[left + 1][i] - anchors[left][i]);
+    }
     cairo_rectangle(cr, box.x, box.y, box.width - 1, box.height - 1);
     cairo_set_source_rgb(cr, rgb[0], rgb[1], rgb[2]);
     cairo_fill(cr);
@@ -42,7 +39,16 @@ void heatmap_draw_box(cairo_t *cr, heatmap_box box, double share, const char *te
 
 enum { WIDTH = 62, HEIGHT = 30, LEFT = 150, TOP = 130, BELOW = 40 };
 
-static void draw_names(cairo_t *cr, const heatmap_table *table) {
+static void paint_table(cairo_t *cr, const void *what) {
+    const heatmap_table *table = what;
+    double low = INFINITY, high = -INFINITY;
+    for (int i = 0; i < table->rows * table->columns; i++) {
+        low = fmin(low, table->values[i]);
+        high = fmax(high, table->values[i]);
+    }
+    cairo_set_source_rgb(cr, 1, 1, 1);
+    cairo_paint(cr);
+    cairo_set_font_size(cr, 10);
     cairo_set_source_rgb(cr, 0, 0, 0);
     plot_bold(cr, true);
     plot_text(cr, 8, 18, 0, table->title);
@@ -58,19 +64,6 @@ static void draw_names(cairo_t *cr, const heatmap_table *table) {
         plot_text(cr, 0, 0, 0, table->column_names[j]);
         cairo_restore(cr);
     }
-}
-
-static void paint_table(cairo_t *cr, const void *what) {
-    const heatmap_table *table = what;
-    double low = INFINITY, high = -INFINITY;
-    for (int i = 0; i < table->rows * table->columns; i++) {
-        low = fmin(low, table->values[i]);
-        high = fmax(high, table->values[i]);
-    }
-    cairo_set_source_rgb(cr, 1, 1, 1);
-    cairo_paint(cr);
-    cairo_set_font_size(cr, 10);
-    draw_names(cr, table);
     for (int i = 0; i < table->rows; i++)
         for (int j = 0; j < table->columns; j++) {
             const double value = table->values[i * table->columns + j];

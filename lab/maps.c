@@ -89,26 +89,6 @@ static void write_word(const char *text, int64_t begin, int64_t end,
     mask_controls(word);
 }
 
-/* Special tokens have no text: they are named by where they stand. */
-static void write_words(maps_job *job, const shoal_tokens *tokens, const char *context) {
-    attention_maps *maps = &job->maps;
-    for (int64_t i = 0; i < tokens->count; i++) {
-        const char *const special = i == 0                  ? "[begin]"
-                                    : i < tokens->count - 1 ? "[between]"
-                                                            : "[end]";
-        const int64_t *span = tokens->spans + 2 * i;
-        if (tokens->texts[i] < 0)
-            snprintf(maps->words[i], MAPS_WORD, "%s", special);
-        else
-            write_word(tokens->texts[i] ? context : job->question, span[0], span[1],
-                       maps->words[i]);
-        if (tokens->texts[i] == 0 && maps->rows++ == 0)
-            maps->first = i;
-        if (tokens->texts[i] == 1 && maps->context == 0)
-            maps->context = i;
-    }
-}
-
 static void take_tokens(maps_job *job, const char *context) {
     const int64_t positions = shoal_model_settings(job->model)->max_length;
     const int64_t window = job->window ? job->window : USUAL_WINDOW;
@@ -128,28 +108,29 @@ static void take_tokens(maps_job *job, const char *context) {
     job->tokens = (map_tokens){tokens.count, job->ids, job->ids + count};
     job->maps.tokens = tokens.count;
     job->left_out = tokens.left_out;
-    write_words(job, &tokens, context);
+    /* Special tokens have no text: they are named by where they stand. */
+    attention_maps *maps = &job->maps;
+    for (int64_t i = 0; i < tokens.count; i++) {
+        const char *const special = i == 0                 ? "[begin]"
+                                    : i < tokens.count - 1 ? "[between]"
+                                                           : "[end]";
+        const int64_t *span = tokens.spans + 2 * i;
+        if (tokens.texts[i] < 0)
+            snprintf(maps->words[i], MAPS_WORD, "%s", special);
+        else
+            write_word(tokens.texts[i] ? context : job->question, span[0], span[1],
+                       maps->words[i]);
+        if (tokens.texts[i] == 0 && maps->rows++ == 0)
+            maps->first = i;
+        if (tokens.texts[i] == 1 && maps->context == 0)
+            maps->context = i;
+    }
     if (job->maps.rows == 0 || job->maps.context == 0)
         die(EXIT_BAD_INPUT, "the %s has no tokens",
             job->maps.rows ? "context" : "question");
 }
 
 /* ---- Weights ---------------------------------------------------------------------- */
-
-/* [rows][heads][tokens] becomes [rows][tokens]: one head's, or the mean. */
-static void take_heads(const maps_job *job, int64_t heads, const float *all,
-                       float *weights) {
-    const attention_maps *maps = &job->maps;
-    for (int64_t row = 0; row < maps->rows; row++)
-        for (int64_t i = 0; i < maps->tokens; i++) {
-            double sum = 0;
-            for (int64_t head = 0; head < heads; head++)
-                if (job->head == 0 || head == job->head - 1)
-                    sum += (double)all[(row * heads + head) * maps->tokens + i];
-            weights[row * maps->tokens + i] =
-                (float)(job->head ? sum : sum / (double)heads);
-        }
-}
 
 static void weigh(maps_job *job) {
     const shoal_model_config *config = shoal_model_settings(job->model);
@@ -169,7 +150,17 @@ static void weigh(maps_job *job) {
                EXIT_BAD_INPUT);
         demand(map_weigh(job->context, attention, &shape, projected, all, &kind->error),
                EXIT_BAD_INPUT);
-        take_heads(job, config->heads, all, kind->weights);
+        /* [rows][heads][tokens] becomes [rows][tokens]: one head's, or the mean. */
+        for (int64_t row = 0; row < maps->rows; row++)
+            for (int64_t i = 0; i < maps->tokens; i++) {
+                double sum = 0;
+                for (int64_t head = 0; head < config->heads; head++)
+                    if (job->head == 0 || head == job->head - 1)
+                        sum +=
+                            (double)all[(row * config->heads + head) * maps->tokens + i];
+                kind->weights[row * maps->tokens + i] =
+                    (float)(job->head ? sum : sum / (double)config->heads);
+            }
         for (int64_t i = 0; i < count; i++)
             kind->away +=
                 fabs((double)kind->weights[i] - (double)maps->measured[0].weights[i]) /
@@ -210,32 +201,15 @@ void maps_list(const attention_maps *maps, const maps_kind *kind, int64_t row, c
     }
 }
 
-static void print_maps(const attention_maps *maps) {
-    for (int k = 0; k < maps->kinds.count; k++) {
-        const maps_kind *kind = &maps->measured[k];
-        printf("%s%s", k ? "\n" : "", maps->kinds.names[k]);
-        if (k)
-            printf(", %.1f %% of the weight elsewhere than with %s", 100 * kind->away,
-                   maps->kinds.names[0]);
-        putchar('\n');
-        for (int64_t row = 0; row < maps->rows; row++) {
-            char list[LIST_TEXT];
-            maps_list(maps, kind, row, list, sizeof list);
-            printf("  %-14s %s\n", maps->words[maps->first + row], list);
-        }
-    }
-}
-
 static json_t *kind_json(const attention_maps *maps, int k) {
     const maps_kind *kind = &maps->measured[k];
-    json_t *table = json_array();
+    json_t *table = json_array(), *line;
     for (int64_t row = 0; row < maps->rows; row++) {
-        json_t *line = json_array();
-        for (int64_t i = 0; i < maps->tokens; i++)
-            json_array_append_new(line,
-                                  json_number(
-                                      (double)kind->weights[row * maps->tokens + i]));
-        json_array_append_new(table, line);
+        json_array_append_new(table, line = json_array());
+        for (int64_t i = 0; i < maps->tokens; i++) {
+            const float weight = kind->weights[row * maps->tokens + i];
+            json_array_append_new(line, json_number((double)weight));
+        }
     }
     return json_pack("{s:s, s:o, s:o, s:o}", "kind", maps->kinds.names[k], "elsewhere",
                      json_number(kind->away), "error", json_number(kind->error),
@@ -258,7 +232,8 @@ static json_t *make_object(const maps_job *job) {
 }
 
 static int report(maps_job *job) {
-    char caption[160], head[32] = "mean over heads";
+    static char caption[160];
+    char head[32] = "mean over heads";
     if (job->head)
         snprintf(head, sizeof head, "head %" PRId64, job->head);
     snprintf(caption, sizeof caption,
@@ -273,23 +248,23 @@ static int report(maps_job *job) {
              job->left_out);
     if (job->json)
         return print_json(make_object(job));
-    print_maps(&job->maps);
+    for (int k = 0; k < job->maps.kinds.count; k++) {
+        const maps_kind *kind = &job->maps.measured[k];
+        printf("%s%s", k ? "\n" : "", job->maps.kinds.names[k]);
+        if (k)
+            printf(", %.1f %% of the weight elsewhere than with %s", 100 * kind->away,
+                   job->maps.kinds.names[0]);
+        putchar('\n');
+        for (int64_t row = 0; row < job->maps.rows; row++) {
+            char list[LIST_TEXT];
+            maps_list(&job->maps, kind, row, list, sizeof list);
+            printf("  %-14s %s\n", job->maps.words[job->maps.first + row], list);
+        }
+    }
     return EXIT_OK;
 }
 
 /* ---- The command ------------------------------------------------------------------ */
-
-static void parse_all(maps_job *job) {
-    kind_list *kinds = &job->maps.kinds;
-    for (int i = 0; i < kinds->count; i++) {
-        demand(shoal_attention_parse(job->context, kinds->names[i], &kinds->attention[i]),
-               EXIT_USAGE);
-        if (kind_facts(&kinds->attention[i])->keys_are_queries)
-            die(EXIT_USAGE,
-                "%s takes the queries as keys, and these models have keys of their own",
-                kinds->names[i]);
-    }
-}
 
 static void open_model(maps_job *job, const char *folder) {
     shoal_model_config config = {.outputs = 1, .pooling = SHOAL_EVERY_ROW};
@@ -328,7 +303,15 @@ int maps_command(int count, char **arguments) {
     char *path = (char *)(uintptr_t)job.context_path;
     text_source source = {.paths = &path, .files = 1, .whole = true};
     job.context = begin_context(job.threads, job.isa);
-    parse_all(&job);
+    kind_list *kinds = &job.maps.kinds;
+    for (int i = 0; i < kinds->count; i++) {
+        demand(shoal_attention_parse(job.context, kinds->names[i], &kinds->attention[i]),
+               EXIT_USAGE);
+        if (kind_facts(&kinds->attention[i])->keys_are_queries)
+            die(EXIT_USAGE,
+                "%s takes the queries as keys, and these models have keys of their own",
+                kinds->names[i]);
+    }
     texts_next(&source);
     open_model(&job, arguments[optind]);
     take_tokens(&job, source.count ? source.texts[0] : "");

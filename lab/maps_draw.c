@@ -25,31 +25,6 @@ static double right_edge(const attention_maps *maps) {
     return LEFT + BOX * (double)maps->tokens;
 }
 
-static void draw_words(cairo_t *cr, const attention_maps *maps, double top) {
-    for (int64_t i = 0; i < maps->tokens; i++) {
-        cairo_save(cr);
-        cairo_translate(cr, LEFT + BOX * ((double)i + 0.8), top + TITLE + WORDS - 4);
-        cairo_rotate(cr, -M_PI / 2);
-        plot_text(cr, 0, 0, 0, maps->words[i]);
-        cairo_restore(cr);
-    }
-}
-
-/* The colour of a weight is that of its square root: small ones are seen too. */
-static void draw_row(cairo_t *cr, const attention_maps *maps, const maps_kind *kind,
-                     int64_t row, double y) {
-    char list[256];
-    cairo_set_source_rgb(cr, 0, 0, 0);
-    plot_text(cr, LEFT - 6, y + LINE - 3.5, 1, maps->words[maps->first + row]);
-    maps_list(maps, kind, row, list, sizeof list);
-    plot_text(cr, right_edge(maps) + 8, y + LINE - 3.5, 0, list);
-    for (int64_t i = 0; i < maps->tokens; i++) {
-        const double weight = (double)kind->weights[row * maps->tokens + i];
-        const heatmap_box box = {LEFT + BOX * (double)i, y, BOX, LINE};
-        heatmap_draw_box(cr, box, sqrt(fmax(weight, 0)), "");
-    }
-}
-
 static void draw_kind(cairo_t *cr, const attention_maps *maps, int which, double top) {
     const maps_kind *kind = &maps->measured[which];
     char title[2 * KIND_NAME + 64];
@@ -62,9 +37,27 @@ static void draw_kind(cairo_t *cr, const attention_maps *maps, int which, double
     plot_text(cr, 8, top + 14, 0, title);
     plot_bold(cr, false);
     cairo_set_font_size(cr, 8.5);
-    draw_words(cr, maps, top);
-    for (int64_t row = 0; row < maps->rows; row++)
-        draw_row(cr, maps, kind, row, top + TITLE + WORDS + LINE * (double)row);
+    for (int64_t i = 0; i < maps->tokens; i++) {
+        cairo_save(cr);
+        cairo_translate(cr, LEFT + BOX * ((double)i + 0.8), top + TITLE + WORDS - 4);
+        cairo_rotate(cr, -M_PI / 2);
+        plot_text(cr, 0, 0, 0, maps->words[i]);
+        cairo_restore(cr);
+    }
+    for (int64_t row = 0; row < maps->rows; row++) {
+        /* The colour of a weight is that of its square root: small ones are seen too. */
+        const double y = top + TITLE + WORDS + LINE * (double)row;
+        char list[256];
+        cairo_set_source_rgb(cr, 0, 0, 0);
+        plot_text(cr, LEFT - 6, y + LINE - 3.5, 1, maps->words[maps->first + row]);
+        maps_list(maps, kind, row, list, sizeof list);
+        plot_text(cr, right_edge(maps) + 8, y + LINE - 3.5, 0, list);
+        for (int64_t i = 0; i < maps->tokens; i++) {
+            const double weight = (double)kind->weights[row * maps->tokens + i];
+            const heatmap_box box = {LEFT + BOX * (double)i, y, BOX, LINE};
+            heatmap_draw_box(cr, box, sqrt(fmax(weight, 0)), "");
+        }
+    }
     /* A thin line before the context's first token. */
     const double x = LEFT + BOX * (double)maps->context - 0.5;
     cairo_set_source_rgb(cr, 0.8, 0.2, 0.2);

@@ -65,24 +65,6 @@ static double linear_step(const ruler *r) {
     return round_step((r->high - r->low) / 6);
 }
 
-/* A margin of a tenth of the data's own span, then outwards to a tick where that is near:
-   a logarithmic axis ends at 1, 2 or 5 times a power of ten. */
-static void round_ends(ruler *r, bool vertical) {
-    if (r->axis.scale == PLOT_LINEAR) {
-        const double step = linear_step(r);
-        r->low = floor(r->low / step) * step;
-        r->high = ceil(r->high / step) * step;
-        return;
-    }
-    const double margin = pow(r->high / r->low, vertical ? 0.06 : 0.04);
-    r->low /= margin;
-    r->high *= margin;
-    if (vertical) {
-        r->high = round_step(r->high);
-        r->low = 1 / round_step(1 / r->low);
-    }
-}
-
 /* Ends that hold all the data of the chart along one axis. */
 static void fit(ruler *r, const plot_chart *chart, bool vertical) {
     r->axis = vertical ? chart->y : chart->x;
@@ -109,7 +91,16 @@ static void fit(ruler *r, const plot_chart *chart, bool vertical) {
         r->low = log ? r->low / 2 : r->low - fmax(1, least);
         r->high = log ? r->high * 2 : r->high + fmax(1, least);
     }
-    round_ends(r, vertical);
+    /* A margin of a tenth of the data's own span, then outwards to a tick where that is
+       near: a logarithmic axis ends at 1, 2 or 5 times a power of ten. */
+    const double step = linear_step(r);
+    const double margin = pow(r->high / r->low, vertical ? 0.06 : 0.04);
+    r->low = log ? r->low / margin : floor(r->low / step) * step;
+    r->high = log ? r->high * margin : ceil(r->high / step) * step;
+    if (log && vertical) {
+        r->high = round_step(r->high);
+        r->low = 1 / round_step(1 / r->low);
+    }
 }
 
 static double place(const ruler *r, double value) {
@@ -235,11 +226,14 @@ static void draw_line(cairo_t *cr, double x0, double y0, double x1, double y1) {
     cairo_stroke(cr);
 }
 
-/* Areas look alike, so radii differ. */
-static void marker_path(cairo_t *cr, plot_marker marker, double x, double y) {
+static void draw_marker(cairo_t *cr, const plot_series *series, double x, double y,
+                        bool hollow) {
+    if (series->marker == PLOT_NO_MARKER)
+        return;
+    /* Areas look alike, so radii differ. */
     const double r = 3.2;
     cairo_new_path(cr);
-    switch (marker) {
+    switch (series->marker) {
     case PLOT_CIRCLE: cairo_arc(cr, x, y, r, 0, 2 * M_PI); break;
     case PLOT_SQUARE: cairo_rectangle(cr, x - 2.8, y - 2.8, 5.6, 5.6); break;
     case PLOT_TRIANGLE:
@@ -263,13 +257,6 @@ static void marker_path(cairo_t *cr, plot_marker marker, double x, double y) {
         break;
     default: break;
     }
-}
-
-static void draw_marker(cairo_t *cr, const plot_series *series, double x, double y,
-                        bool hollow) {
-    if (series->marker == PLOT_NO_MARKER)
-        return;
-    marker_path(cr, series->marker, x, y);
     if (series->marker != PLOT_CROSS) {
         if (hollow)
             cairo_set_source_rgb(cr, 1, 1, 1);

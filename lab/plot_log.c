@@ -58,7 +58,32 @@ static plot_series series_of(const log_curves *log, curve_name name, int colour,
                          .dashed = validation};
 }
 
-static void draw(const log_curves *logs, int count, const char *path) {
+int plot_command(int count, char **arguments) {
+    plot_job job = {0};
+    char file[4096];
+    const int ended = take_options(&plot_help, count, arguments, &job);
+    if (ended >= 0)
+        return ended;
+    count -= optind;
+    arguments += optind;
+    if (count == 1 && !job.picture &&
+        (size_t)snprintf(file, sizeof file, "%s/" REPRO_RESULTS, arguments[0]) <
+            sizeof file &&
+        access(file, F_OK) == 0) { /* the folder of a shoal repro */
+        repro_plot(arguments[0]);
+        return EXIT_OK;
+    }
+    if (count == 0 || count > MOST_LOGS)
+        die(EXIT_USAGE, "%s; usage: shoal %s",
+            count ? "more than 7 logs" : "no log was given", plot_help.usage);
+    if (!job.picture)
+        die(EXIT_USAGE, "no picture was named; usage: shoal %s", plot_help.usage);
+    if (plot_obstacle(job.picture))
+        die(EXIT_USAGE, "%s", plot_obstacle(job.picture));
+    plan_output(job.picture);
+    log_curves *logs = reserve_zeros((size_t)count, sizeof *logs);
+    for (int i = 0; i < count; i++)
+        open_log(&logs[i], arguments[i]);
     static plot_series series[2][2 * MOST_LOGS];
     for (int i = 0; i < count; i++) {
         series[0][2 * i] = series_of(&logs[i], CURVE_LOSS, i, false);
@@ -81,39 +106,7 @@ static void draw(const log_curves *logs, int count, const char *path) {
     const plot_figure figure = {.charts = charts,
                                 .count = 2,
                                 .caption = "lines: training; markers: validation"};
-    plot_write(path, &figure);
-}
-
-/* Whether it is the folder of a shoal repro. */
-static bool is_grid(const char *path) {
-    char file[4096];
-    return (size_t)snprintf(file, sizeof file, "%s/" REPRO_RESULTS, path) < sizeof file &&
-           access(file, F_OK) == 0;
-}
-
-int plot_command(int count, char **arguments) {
-    plot_job job = {0};
-    const int ended = take_options(&plot_help, count, arguments, &job);
-    if (ended >= 0)
-        return ended;
-    count -= optind;
-    arguments += optind;
-    if (count == 1 && !job.picture && is_grid(arguments[0])) {
-        repro_plot(arguments[0]);
-        return EXIT_OK;
-    }
-    if (count == 0 || count > MOST_LOGS)
-        die(EXIT_USAGE, "%s; usage: shoal %s",
-            count ? "more than 7 logs" : "no log was given", plot_help.usage);
-    if (!job.picture)
-        die(EXIT_USAGE, "no picture was named; usage: shoal %s", plot_help.usage);
-    if (plot_obstacle(job.picture))
-        die(EXIT_USAGE, "%s", plot_obstacle(job.picture));
-    plan_output(job.picture);
-    log_curves *logs = reserve_zeros((size_t)count, sizeof *logs);
-    for (int i = 0; i < count; i++)
-        open_log(&logs[i], arguments[i]);
-    draw(logs, count, job.picture);
+    plot_write(job.picture, &figure);
     free(logs);
     return EXIT_OK;
 }

@@ -203,19 +203,6 @@ static void release_layer(quality_layer *layer) {
     *layer = (quality_layer){0};
 }
 
-static _Noreturn void refuse_shapes(const quality_folder *folder, int at,
-                                    const quality_layer *layer, const char *why) {
-    char shapes[ARRAYS][96];
-    for (int i = 0; i < ARRAYS; i++) {
-        const int64_t *s = layer->arrays[i].shape;
-        snprintf(shapes[i], sizeof shapes[i],
-                 "[%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "]", s[0], s[1], s[2],
-                 s[3]);
-    }
-    die(EXIT_BAD_INPUT, "%s, layer %d: %s (q %s, k %s, v %s)", folder->path,
-        folder->layer[at], why, shapes[0], shapes[1], shapes[2]);
-}
-
 /* The layer's problem, or why it has none. */
 static const char *describe(const quality_layer *layer, shoal_problem *problem) {
     const int64_t *q = layer->arrays[ARRAY_Q].shape, *k = layer->arrays[ARRAY_K].shape;
@@ -259,22 +246,17 @@ static void map_layer(quality_job *job, quality_folder *folder, int at,
         folder->problem = problem;
     if (!why && !same_shapes(&problem, &folder->problem))
         why = differ;
-    if (why)
-        refuse_shapes(folder, at, layer, why);
-}
-
-/* With a NaN or an infinity in the arrays nothing could be compared. */
-static void check_numbers(const quality_folder *folder, int at, int array,
-                          const shoal_array *values) {
-    const float *numbers = values->data;
-    int64_t count = 1;
-    for (int i = 0; i < values->rank; i++)
-        count *= values->shape[i];
-    for (int64_t i = 0; i < count; i++)
-        if (!isfinite(numbers[i]))
-            die(EXIT_BAD_INPUT,
-                "%s/layer%d_%c.npy has a NaN or an infinity (element %" PRId64 ")",
-                folder->path, folder->layer[at], letters[array], i);
+    if (why) {
+        char shapes[ARRAYS][96];
+        for (int i = 0; i < ARRAYS; i++) {
+            const int64_t *s = layer->arrays[i].shape;
+            snprintf(shapes[i], sizeof shapes[i],
+                     "[%" PRId64 ", %" PRId64 ", %" PRId64 ", %" PRId64 "]", s[0], s[1],
+                     s[2], s[3]);
+        }
+        die(EXIT_BAD_INPUT, "%s, layer %d: %s (q %s, k %s, v %s)", folder->path,
+            folder->layer[at], why, shapes[0], shapes[1], shapes[2]);
+    }
 }
 
 /* ---- Kinds for the folder ---------------------------------------------------------- */
@@ -295,7 +277,9 @@ static void spell_kinds(const quality_job *job, int64_t clusters, kind_list *kin
     parse_kind_list(kinds, job->context, job->seed);
 }
 
-static void name_folder(quality_folder *folder) {
+static void open_folder(quality_job *job, quality_folder *folder) {
+    quality_layer layer = {0};
+    char differ[64];
     const char *end = folder->path + strlen(folder->path);
     while (end > folder->path + 1 && end[-1] == '/')
         end--;
@@ -305,12 +289,6 @@ static void name_folder(quality_folder *folder) {
     snprintf(folder->title, sizeof folder->title, "%.*s", (int)(end - begin), begin);
     /* Pictures take UTF-8 only, and a long name may have been cut inside a letter. */
     make_utf8(folder->title);
-}
-
-static void open_folder(quality_job *job, quality_folder *folder) {
-    quality_layer layer = {0};
-    char differ[64];
-    name_folder(folder);
     list_layers(folder);
     choose_layers(job, folder);
     snprintf(differ, sizeof differ, "its shapes differ from layer %d's",
@@ -415,8 +393,11 @@ static int64_t strongest(const double *row, int64_t count) {
     return best;
 }
 
-/* full's weights for query i of the same head. */
-static void fill_full(exact_head *head, int64_t i, row_work *work) {
+/* Adds what the kind's weights for query i say. out: [Dv], what it computed. */
+static void add_row(exact_head *head, int64_t i, row_work *work, const float *out,
+                    quality_cell *cell) {
+    double *const metrics = cell->value;
+    /* full's weights for query i of the same head. */
     const shoal_attention kept = head->attention;
     head->attention.kind = SHOAL_FULL;
     memcpy(work->full, exact_row(head, i), (size_t)head->keys * sizeof *work->full);
@@ -424,13 +405,6 @@ static void fill_full(exact_head *head, int64_t i, row_work *work) {
     work->score = 0;
     for (int64_t l = 0; l < head->keys; l++)
         work->score = fmax(work->score, fabs(head->scores[l]));
-}
-
-/* Adds what the kind's weights for query i say. out: [Dv], what it computed. */
-static void add_row(exact_head *head, int64_t i, row_work *work, const float *out,
-                    quality_cell *cell) {
-    double *const metrics = cell->value;
-    fill_full(head, i, work);
     exact_row(head, i);
     /* Two keys that single precision may see the other way round tell nothing. */
     if (head->margin > 1e-5 * (1 + work->score))
@@ -530,8 +504,18 @@ static void measure_layer(folder_run *run) {
     const int number = folder->layer[run->at];
     progress_say("%s, layer %d: reading", folder->title, number);
     map_layer(run->job, folder, run->at, "the files changed during the run", &run->layer);
-    for (int i = 0; i < ARRAYS; i++)
-        check_numbers(folder, run->at, i, &run->layer.arrays[i]);
+    for (int i = 0; i < ARRAYS; i++) {
+        /* With a NaN or an infinity in the arrays nothing could be compared. */
+        const float *numbers = run->layer.arrays[i].data;
+        int64_t count = 1;
+        for (int k = 0; k < run->layer.arrays[i].rank; k++)
+            count *= run->layer.arrays[i].shape[k];
+        for (int64_t k = 0; k < count; k++)
+            if (!isfinite(numbers[k]))
+                die(EXIT_BAD_INPUT,
+                    "%s/layer%d_%c.npy has a NaN or an infinity (element %" PRId64 ")",
+                    folder->path, number, letters[i], k);
+    }
     sample(problem->batch * problem->heads * problem->queries, folder->samples,
            job->seed + (uint64_t)number, run->queries);
     compare_kind(run, job->reference);
@@ -578,24 +562,6 @@ static void measure_folder(quality_job *job, quality_folder *folder) {
 
 /* ---- The command ------------------------------------------------------------------- */
 
-static int measure_folders(quality_job *job) {
-    int code = EXIT_OK;
-    for (int i = 0; i < job->folder_count; i++)
-        open_folder(job, &job->folders[i]);
-    watch_stop();
-    for (int i = 0; i < job->folder_count && !job->interrupted; i++) {
-        measure_folder(job, &job->folders[i]);
-        job->interrupted = stop_signal() != 0;
-        if (!job->json)
-            quality_print(job, &job->folders[i]);
-    }
-    if (job->plot_path)
-        quality_write_plot(job);
-    if (job->json)
-        code = quality_print_json(job);
-    return code == EXIT_OK && job->interrupted ? 128 + stop_signal() : code;
-}
-
 int quality_command(int count, char **arguments) {
     static quality_job job = {.samples = DEFAULT_SAMPLES,
                               .repeats = DEFAULT_REPEATS,
@@ -615,5 +581,19 @@ int quality_command(int count, char **arguments) {
     for (int i = 0; i < job.folder_count; i++)
         job.folders[i].path = arguments[optind + i];
     spell_kinds(&job, job.clusters ? job.clusters : CLUSTERS, &checked);
-    return measure_folders(&job);
+    int code = EXIT_OK;
+    for (int i = 0; i < job.folder_count; i++)
+        open_folder(&job, &job.folders[i]);
+    watch_stop();
+    for (int i = 0; i < job.folder_count && !job.interrupted; i++) {
+        measure_folder(&job, &job.folders[i]);
+        job.interrupted = stop_signal() != 0;
+        if (!job.json)
+            quality_print(&job, &job.folders[i]);
+    }
+    if (job.plot_path)
+        quality_write_plot(&job);
+    if (job.json)
+        code = quality_print_json(&job);
+    return code == EXIT_OK && job.interrupted ? 128 + stop_signal() : code;
 }

@@ -78,23 +78,6 @@ static void print_summary(const quality_job *job, const quality_folder *folder,
     }
 }
 
-/* The layers from `first` on, as many as fit across. */
-static void print_layers(const quality_job *job, const quality_folder *folder, int width,
-                         int first) {
-    const int end = first + LAYERS_ACROSS < folder->done ? first + LAYERS_ACROSS
-                                                         : folder->done;
-    printf("\n  %-*s", width, first == 0 ? "error by layer" : "");
-    for (int at = first; at < end; at++)
-        printf(" %8d", folder->layer[at]);
-    putchar('\n');
-    for (int kind = 0; kind < job->kinds.count; kind++) {
-        printf("  %-*s", width, folder->kinds.names[kind]);
-        for (int at = first; at < end; at++)
-            print_value(8, 4, folder->cells[at][kind].value[METRIC_ERROR]);
-        putchar('\n');
-    }
-}
-
 void quality_print(const quality_job *job, const quality_folder *folder) {
     int width = 14;
     if (folder->done == 0) {
@@ -104,8 +87,21 @@ void quality_print(const quality_job *job, const quality_folder *folder) {
     for (int kind = 0; kind < job->kinds.count; kind++)
         width = (int)fmax(width, (double)strlen(folder->kinds.names[kind]));
     print_summary(job, folder, width);
-    for (int first = 0; first < folder->done; first += LAYERS_ACROSS)
-        print_layers(job, folder, width, first);
+    for (int first = 0; first < folder->done; first += LAYERS_ACROSS) {
+        /* The layers from `first` on, as many as fit across. */
+        const int end = first + LAYERS_ACROSS < folder->done ? first + LAYERS_ACROSS
+                                                             : folder->done;
+        printf("\n  %-*s", width, first == 0 ? "error by layer" : "");
+        for (int at = first; at < end; at++)
+            printf(" %8d", folder->layer[at]);
+        putchar('\n');
+        for (int kind = 0; kind < job->kinds.count; kind++) {
+            printf("  %-*s", width, folder->kinds.names[kind]);
+            for (int at = first; at < end; at++)
+                print_value(8, 4, folder->cells[at][kind].value[METRIC_ERROR]);
+            putchar('\n');
+        }
+    }
     printf("\n* on the Pareto front: no kind has less error in less time. error: |out - "
            "full| / |full|;\nrows L1: mean distance of attention rows from full's. Every "
            "row was checked against the output.\n");

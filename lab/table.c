@@ -33,20 +33,16 @@ void table_number(text_table *table, double value) {
         table_add(table, "-");
 }
 
-static void print_markdown(const text_table *table, FILE *file) {
-    for (int i = 0; i < table->rows; i++) {
-        for (int k = 0; k < table->columns; k++)
-            fprintf(file, "| %s ", table->text[i][k]);
-        fprintf(file, "|\n");
-        for (int k = 0; i == 0 && k < table->columns; k++)
-            fprintf(file, "|---%s", k + 1 == table->columns ? "|\n" : "");
-    }
-}
-
 void table_print(const text_table *table, bool markdown, FILE *file) {
     size_t widths[TABLE_COLUMNS] = {0};
     if (markdown) {
-        print_markdown(table, file);
+        for (int i = 0; i < table->rows; i++) {
+            for (int k = 0; k < table->columns; k++)
+                fprintf(file, "| %s ", table->text[i][k]);
+            fprintf(file, "|\n");
+            for (int k = 0; i == 0 && k < table->columns; k++)
+                fprintf(file, "|---%s", k + 1 == table->columns ? "|\n" : "");
+        }
         return;
     }
     for (int i = 0; i < table->rows; i++)

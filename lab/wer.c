@@ -38,7 +38,7 @@ static bool take_language(void *job, const char *name, const char *value) {
 static const option_row rows[] =
     {{"model", 'm', "MODEL",
       "model: a ggml file (f32 or f16) or a Hugging Face folder\n"
-      "(default: the environment variable SHOAL_MODEL)",
+      "(default: the environment variable SHOAL_SPEECH_MODEL, else SHOAL_MODEL)",
       SETS_TEXT(wer_job, model)},
      {"attention", 'a', "KINDS",
       "kinds of attention for the encoder, as shoal kinds spells\n"
@@ -428,7 +428,7 @@ int wer_command(int count, char **arguments) {
                           .beams = 1,
                           .arrangement_count = 1,
                           .seed = 1};
-    job.model = getenv("SHOAL_MODEL");
+    job.model = default_model("SHOAL_SPEECH_MODEL");
     const int ended = take_options(&wer_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
@@ -442,7 +442,7 @@ int wer_command(int count, char **arguments) {
             optind < count ? "one folder at a time" : "no folder was given",
             wer_help.usage);
     if (!job.model || !*job.model)
-        die(EXIT_USAGE, "no model; give --model MODEL or set SHOAL_MODEL");
+        die(EXIT_USAGE, NO_SPEECH_MODEL);
     job.folder = arguments[optind];
     plan_output(job.plot_path);
     plan_input(job.model);

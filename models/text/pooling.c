@@ -1,10 +1,11 @@
 /* How sentence-transformers makes a vector of a text's rows: the modules that a folder
    names, and the settings of its pooling. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 #include "models/text/text_model.h"
 
@@ -77,10 +78,14 @@ shoal_status sh_text_pooling_read(shoal_context *context, const char *label,
 
 /* ---- Modules ---------------------------------------------------------------------- */
 
+/* False where there is no such file. One that cannot be read, such as a link that leads
+   nowhere, is there. */
 static bool file_in(const char *folder, const char *below, const char *name,
                     char path[PATH_MAX]) {
+    struct stat found;
     const int length = snprintf(path, PATH_MAX, "%s/%s/%s", folder, below, name);
-    return length > 0 && length < PATH_MAX && access(path, F_OK) == 0;
+    return length > 0 && length < PATH_MAX &&
+           (lstat(path, &found) == 0 || (errno != ENOENT && errno != ENOTDIR));
 }
 
 static shoal_status open_pooling(shoal_context *context, const char *folder,

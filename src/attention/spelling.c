@@ -241,8 +241,18 @@ static shoal_status read_kind(shoal_context *context, size_t length, spelling *r
                       : SHOAL_OK;
     }
     printed names = {.length = 0};
-    for (int i = 0; sh_attention_kind_at(i); i++)
-        append(&names, "%s, ", sh_attention_kind_at(i)->info.name);
+    for (int i = 0; sh_attention_kind_at(i); i++) {
+        const attention_kind *kind = sh_attention_kind_at(i);
+        const size_t prefix = prefix_length(kind);
+        if (number_of(kind) && length == prefix - 1 &&
+            !memcmp(read->whole, kind->info.name, length))
+            return REFUSE(context,
+                          "attention \"%.80s\" lacks a number: it is spelled %s, such as "
+                          "%.*s%" PRId32,
+                          read->whole, kind->info.name, (int)prefix, kind->info.name,
+                          value_of(&kind->info.defaults, number_of(kind)));
+        append(&names, "%s, ", kind->info.name);
+    }
     return REFUSE(context,
                   "unknown attention \"%.80s\": the kinds are %ssuch as "
                   "shoal-64:near=0",

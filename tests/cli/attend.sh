@@ -132,6 +132,19 @@ expect grad-without-out 2 "--grad-out" attend full q.npy k.npy v.npy --grad-q g.
 expect groups-of-full 2 "no groups" attend full q.npy k.npy v.npy --save-groups g.npy
 expect top-of-clustered 2 "no top keys" attend clustered-3 q.npy k.npy v.npy --save-top \
     g.npy
+expect top-of-shoal 2 "shoal has no top keys" attend shoal q.npy k.npy v.npy -o o.npy \
+    --save-top g.npy
+expect number-missing 2 "lacks a number: it is spelled i-clustered-C, such as i-clustered-100" \
+    attend i-clustered q.npy k.npy v.npy -o o.npy
+expect number-missing-with-options 2 "lacks a number: it is spelled lsh-R" \
+    attend lsh:seed=3 q.npy - v.npy -o o.npy
+long=$(printf '%0100000d' 0 | tr 0 9)
+for word in --$long --threads=$long --scale=$long --isa=$long; do
+    expect "cut-${word:0:9}" 2 "shoal attend: " attend full q.npy k.npy v.npy -o o.npy $word
+    check "cut-${word:0:9}-short" test "$(wc -c <err)" -lt 300
+done
+expect cut-command 2 "unknown command 999" shoal "$long"
+check cut-command-short test "$(wc -c <err)" -lt 400
 expect dash-for-full 2 "needs a file" attend full q.npy - v.npy -o o.npy
 check no-output-after-usage absent o.npy
 

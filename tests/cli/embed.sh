@@ -89,6 +89,25 @@ check "as they are in the file" json 'd["nearest"][0]["line"] == 5'
 expect "the nearest is the text itself" 0 "1.0000	3	a b c" \
     shoal similar "a b c" --in texts -n 1
 check "no other" [ "$(wc -l <out)" = 1 ]
+check "vectors once" run embed texts -o known.npy
+check "similar by texts" run similar "a b c" --in texts
+mv out by-texts
+check "similar by vectors" run similar "a b c" --in texts --vectors known.npy
+check "is the same" cmp out by-texts
+check "numbers alone" run similar "a b c" --vectors known.npy
+check "are the same" cmp <(cut -f 1,2 out) <(cut -f 1,2 by-texts)
+check "several" run similar "a b c" "c b" "a b c" --in texts --vectors known.npy
+check "the first and the last are the same" cmp <(sed -n 's/^1\t//p' out) \
+    <(sed -n 's/^3\t//p' out)
+check "as one alone" cmp <(sed -n 's/^1\t//p' out) by-texts
+check "several as JSON" run similar "a b c" "c b" --in texts --vectors known.npy --json
+check "in their order" json '[q["question"] for q in d["questions"]] == ["a b c", "c b"]'
+check "with their nearest" json 'd["questions"][0]["nearest"][0]["line"] == 3'
+head -2 texts >fewer
+expect "vectors of other texts" 3 "fewer texts" shoal similar a --in fewer --vectors known.npy
+cat texts fewer >more
+expect "or of fewer" 3 "more texts" shoal similar a --in more --vectors known.npy
+expect "vectors that are none" 3 "texts" shoal similar a --in texts --vectors texts
 expect "no JSON" 3 "line 1: is not a JSON object: '[' or '{' expected near 'A" \
     shoal similar a --in texts --field t
 check "nearest of JSON" run similar "a b c" --in json --field t --json
@@ -99,8 +118,17 @@ expect "controls are spelled" 0 'a b\tc\n\x1b[31m\x9b é' shoal similar "a b c" 
     --in controls --field t
 check "in one line" [ "$(wc -l <out)" = 1 ]
 
+expect "standard output is closed" 4 "standard output cannot be written" bash -c \
+    '"$0" embed texts >&-' "$program"
+cp -r "$SHOAL_MODEL" loop && ln -sf modules.json loop/modules.json
+expect "modules.json is a loop" 3 "modules.json" shoal embed texts -m loop
+ln -sf nowhere loop/modules.json
+expect "modules.json leads nowhere" 3 "modules.json" shoal embed texts -m loop
 expect "no file" 2 "no file was given" shoal embed
-expect "no model" 2 "no model" env -u SHOAL_MODEL "$program" embed texts
+check "a variable for text models" env SHOAL_MODEL=nothing SHOAL_TEXT_MODEL="$SHOAL_MODEL" \
+    "$program" embed texts -o no.npy
+rm no.npy
+expect "no model" 2 "model.safetensors (91 MB)" env -u SHOAL_MODEL "$program" embed texts
 expect "no such file" 3 "No such file" shoal embed nothing -o no.npy
 expect "no such folder" 3 "has no config.json" shoal embed texts -m nothing -o no.npy
 expect "no such kind" 2 "nonsense" shoal embed texts -a nonsense -o no.npy
@@ -146,7 +174,7 @@ check "ended while waiting for texts" [ $? = 124 ]
 exec 9>&-
 check "nothing was written" absent no.npy
 check "and nothing is left" [ -z "$(find . -name '.shoal-*' -o -name '*.tmp')" ]
-expect "similar to nothing" 2 "one text should be given" shoal similar --in texts
+expect "similar to nothing" 2 "no text was given" shoal similar --in texts
 expect "similar in nothing" 2 "give --in FILE" shoal similar a
 
 if [ -n "${SHOAL_TEXT_MODEL:-}" ]; then

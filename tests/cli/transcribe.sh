@@ -131,7 +131,8 @@ say() { run transcribe "$@" -m small.bin --no-fallback; }
 expect "help" 0 "usage: shoal transcribe" shoal transcribe --help
 check "help shows the defaults" grep -q "default: full" out
 expect "no recording" 2 "no recording" shoal transcribe -m small.bin
-expect "no model" 2 "SHOAL_MODEL" shoal transcribe talk.wav
+expect "no model" 2 "SHOAL_SPEECH_MODEL" shoal transcribe talk.wav
+check "which says what one is" says "ggml-tiny.bin (78 MB)"
 expect "misspelt option" 2 "did you mean --language" shoal transcribe talk.wav \
     --langage en
 expect "misspelt attention" 2 "clusterd" shoal transcribe talk.wav -m small.bin \
@@ -215,6 +216,8 @@ check "its duration" json "abs(d['duration'] - 2.5) < 0.05 and
     d['attention'] == 'shoal-20'"
 check "without timestamps" say talk.wav --no-timestamps
 check "fallback" run transcribe other.wav -m small.bin -f json
+check "SHOAL_SPEECH_MODEL" env SHOAL_MODEL=nothing SHOAL_SPEECH_MODEL=small.bin \
+    "$program" transcribe talk.wav --no-fallback
 check "SHOAL_MODEL" env SHOAL_MODEL=small.bin "$program" transcribe talk.wav --no-fallback
 check "english only" bash -c "python3 tool.py model english.bin 51864 &&
     '$program' transcribe talk.wav -m english.bin --no-fallback"
@@ -362,7 +365,7 @@ printf 'one Hello there, Mr. Smith\n\n' >spoken/transcripts.txt
 printf 'two it is twenty five\n' >spoken/1/2/1-2.trans.txt
 heard() { run wer spoken -m small.bin "$@"; }
 expect "wer: no folder" 2 "no folder" shoal wer -m small.bin
-expect "wer: no model" 2 "SHOAL_MODEL" shoal wer spoken
+expect "wer: no model" 2 "SHOAL_SPEECH_MODEL" shoal wer spoken
 expect "wer: misspelt kind" 2 "shool" shoal wer spoken -m small.bin -a shool-4
 expect "wer: gap" 2 "gap" shoal wer spoken -m small.bin --gap -1
 check "wer: table" heard -a shoal-20,clustered-4:bits=31

@@ -8,7 +8,7 @@ lib=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
 root=$(dirname "$(dirname "$(dirname "$lib")")")
 data=${SHOAL_DATA:-$root/../shared/data}
 cd "$work" || exit 1
-unset SHOAL_ISA SHOAL_SLICE_ABOVE SHOAL_MODEL
+unset SHOAL_ISA SHOAL_SLICE_ABOVE SHOAL_MODEL SHOAL_SPEECH_MODEL SHOAL_TEXT_MODEL
 # cairo and fontconfig keep caches until the end of the program; other leaks count.
 printf 'leak:libfontconfig\nleak:libcairo\n' >leaks
 LSAN_OPTIONS=suppressions=$work/leaks:print_suppressions=0${LSAN_OPTIONS:+:$LSAN_OPTIONS}

@@ -78,8 +78,12 @@ a_missing_component() {
         configure present -DCOMPONENTS=shoal
 }
 
+# Without a build type, as most write such a project first.
 as_a_part() {
-    configure part -DSHOAL_SOURCE="$source" && "$cmake" --build "$work/part" -j 2 &&
+    configure part -DSHOAL_SOURCE="$source" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON &&
+        grep -q '"command".*-O3.*src/attention/attention.c' \
+            "$work/part/compile_commands.json" &&
+        "$cmake" --build "$work/part" -j 2 &&
         "$work/part/user_shoal" && runs "$work/part/user_shoal_static"
 }
 
@@ -101,6 +105,20 @@ for library in shoal shoal-models shoal-speech shoal-train shoal-mpi; do
         check "$library.a with pkg-config --static" with_pkg_config_static $library
     fi
 done
+# README's program, as C and as C++, without a warning.
+readme() { # COMPILER OPTION...
+    sed -n '/^```c$/,/^```$/{/^```/d;p}' "$source/README.md" >"$work/example.c"
+    # shellcheck disable=SC2046
+    "$@" -Wall -Wextra -Wpedantic -Werror "$work/example.c" -x none \
+        $(pkg-config --cflags --libs shoal) -o "$work/example" &&
+        runs "$work/example" shared | grep -q "output begins with"
+}
+if command -v pkg-config >/dev/null; then
+    check "README's example" readme "$cc" -std=c11
+    if command -v c++ >/dev/null; then
+        check "README's example as C++17" readme c++ -std=c++17 -x c++
+    fi
+fi
 list=$(IFS=";"; echo "${components[*]}")
 check "find_package" configure user -DCOMPONENTS="$list"
 check "programs with find_package are built" "$cmake" --build "$work/user" -j 2
