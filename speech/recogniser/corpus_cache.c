@@ -44,12 +44,6 @@ static const char magic[8] = "shoalfb1";
 
 /* ---- Sums -------------------------------------------------------------------------- */
 
-static uint64_t mix_text(uint64_t sum, const char *text) {
-    for (; *text; text++)
-        sum = mix_word(sum, (unsigned char)*text);
-    return mix_word(sum, 0x100);
-}
-
 static uint64_t mix_real(uint64_t sum, double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -66,7 +60,9 @@ static uint64_t key_of(const shoal_corpus *corpus) {
     for (int64_t i = 0; i < corpus->recording_count; i++) {
         struct stat information = {0};
         const bool there = stat(corpus->recordings[i].path, &information) == 0;
-        key = mix_text(key, corpus->recordings[i].path);
+        for (const char *c = corpus->recordings[i].path; *c; c++)
+            key = mix_word(key, (unsigned char)*c);
+        key = mix_word(key, 0x100);
         key = mix_word(key, there ? (uint64_t)information.st_size : UINT64_MAX);
         key = mix_word(key, (uint64_t)information.st_mtim.tv_sec);
         key = mix_word(key, (uint64_t)information.st_mtim.tv_nsec);
@@ -235,34 +231,6 @@ static int64_t cut(const shoal_corpus *corpus, corpus_utterance *one, const soun
     return 0;
 }
 
-/* Features of all utterances of the recording; frames are counted from its first. */
-static void make_features(const reading *r, const corpus_recording *recording, int thread,
-                          const sound *s, read_recording *made) {
-    const shoal_corpus *corpus = r->corpus;
-    for (int64_t i = 0; i < recording->count; i++) {
-        corpus_utterance *one = &corpus->utterances[corpus->order[recording->first + i]];
-        int64_t begin;
-        const int64_t count = cut(corpus, one, s, &begin);
-        const int64_t frames =
-            count > 0 ? shoal_fbank_frames(&corpus->options.fbank, count) : 0;
-        float *more =
-            realloc(made->features,
-                    sizeof *more *
-                        (size_t)((made->frames + frames) * corpus->info.bands + 1));
-        one->frames = more ? frames : 0;
-        one->first_frame = made->frames;
-        if (!more) {
-            sh_corpus_refuse(one, "out of memory");
-            continue;
-        }
-        made->features = more;
-        if (frames > 0)
-            sh_fbank_compute(r->banks[thread], s->samples + begin, count,
-                             more + made->frames * corpus->info.bands);
-        made->frames += frames;
-    }
-}
-
 static void recording_task(void *shared, int64_t task, int thread) {
     const reading *r = shared;
     const corpus_recording *recording = &r->corpus->recordings[r->first + task];
@@ -276,8 +244,35 @@ static void recording_task(void *shared, int64_t task, int thread) {
     const double speed = r->corpus->options.speed;
     if (status == SHOAL_OK && speed > 0 && speed != 1)
         status = play_faster(context, speed, &s);
-    if (status == SHOAL_OK)
-        make_features(r, recording, thread, &s, &r->found[task]);
+    if (status == SHOAL_OK) {
+        /* Features of all utterances of the recording; frames are counted from its first.
+           */
+        const shoal_corpus *corpus = r->corpus;
+        for (int64_t i = 0; i < recording->count; i++) {
+            corpus_utterance *one =
+                &corpus->utterances[corpus->order[recording->first + i]];
+            int64_t begin;
+            const int64_t count = cut(corpus, one, &s, &begin);
+            const int64_t frames =
+                count > 0 ? shoal_fbank_frames(&corpus->options.fbank, count) : 0;
+            float *more =
+                realloc(r->found[task].features,
+                        sizeof *more * (size_t)((r->found[task].frames + frames) *
+                                                    corpus->info.bands +
+                                                1));
+            one->frames = more ? frames : 0;
+            one->first_frame = r->found[task].frames;
+            if (!more) {
+                sh_corpus_refuse(one, "out of memory");
+                continue;
+            }
+            r->found[task].features = more;
+            if (frames > 0)
+                sh_fbank_compute(r->banks[thread], s.samples + begin, count,
+                                 more + r->found[task].frames * corpus->info.bands);
+            r->found[task].frames += frames;
+        }
+    }
     for (int64_t i = 0; i < recording->count && status != SHOAL_OK; i++)
         sh_corpus_refuse(&r->corpus->utterances[r->corpus->order[recording->first + i]],
                          "%s", shoal_context_message(context));
@@ -351,34 +346,6 @@ static bool write_chunk(const reading *r, int64_t count, FILE *file, cache_head 
     return good;
 }
 
-/* Reads all recordings into the open file, whose head and rows come last. */
-static shoal_status write_all(shoal_corpus *corpus, FILE *file, cache_head *head,
-                              cache_row *rows) {
-    reading r;
-    bool good = fwrite(head, sizeof *head, 1, file) == 1 &&
-                fwrite(rows, sizeof *rows, (size_t)head->utterances, file) ==
-                    (size_t)head->utterances;
-    shoal_status status = begin_reading(corpus, &r);
-    const int64_t all = corpus->recording_count;
-    for (; r.first < all && good && status == SHOAL_OK; r.first += CHUNK) {
-        const int64_t count = min(CHUNK, all - r.first);
-        sh_team_run(sh_team_of(corpus->context), count, recording_task, &r);
-        good = write_chunk(&r, count, file, head, rows);
-        status = tell(corpus, r.first + count, all);
-    }
-    end_reading(&r, corpus->context->threads);
-    head->checksum =
-        mix_words(head->checksum, rows, sizeof *rows * (size_t)head->utterances);
-    good = good && fseek(file, 0, SEEK_SET) == 0 &&
-           fwrite(head, sizeof *head, 1, file) == 1 &&
-           fwrite(rows, sizeof *rows, (size_t)head->utterances, file) ==
-               (size_t)head->utterances;
-    if (status == SHOAL_OK && !good)
-        status = sh_fail(corpus->context, SHOAL_IO, "the features cannot be written: %s",
-                         strerror(errno));
-    return status;
-}
-
 static shoal_status make_file(shoal_corpus *corpus, const char *path, uint64_t key) {
     shoal_replacement *to = NULL;
     cache_head head = {.key = key,
@@ -389,8 +356,32 @@ static shoal_status make_file(shoal_corpus *corpus, const char *path, uint64_t k
     shoal_status status = rows ? shoal_replacement_create(NULL, path, &to)
                                : SHOAL_NO_MEMORY;
     bool put = status == SHOAL_OK;
-    if (put)
-        status = write_all(corpus, shoal_replacement_file(to), &head, rows);
+    if (put) {
+        /* Reads all recordings into the open file, whose head and rows come last. */
+        FILE *file = shoal_replacement_file(to);
+        reading r;
+        bool good = fwrite(&head, sizeof head, 1, file) == 1 &&
+                    fwrite(rows, sizeof *rows, (size_t)head.utterances, file) ==
+                        (size_t)head.utterances;
+        status = begin_reading(corpus, &r);
+        const int64_t all = corpus->recording_count;
+        for (; r.first < all && good && status == SHOAL_OK; r.first += CHUNK) {
+            const int64_t count = min(CHUNK, all - r.first);
+            sh_team_run(sh_team_of(corpus->context), count, recording_task, &r);
+            good = write_chunk(&r, count, file, &head, rows);
+            status = tell(corpus, r.first + count, all);
+        }
+        end_reading(&r, corpus->context->threads);
+        head.checksum =
+            mix_words(head.checksum, rows, sizeof *rows * (size_t)head.utterances);
+        good = good && fseek(file, 0, SEEK_SET) == 0 &&
+               fwrite(&head, sizeof head, 1, file) == 1 &&
+               fwrite(rows, sizeof *rows, (size_t)head.utterances, file) ==
+                   (size_t)head.utterances;
+        if (status == SHOAL_OK && !good)
+            status = sh_fail(corpus->context, SHOAL_IO,
+                             "the features cannot be written: %s", strerror(errno));
+    }
     if (put && status == SHOAL_OK)
         put = (status = shoal_replacement_commit(to, SHOAL_SYNC_DATA)) == SHOAL_OK;
     if (!put)
