@@ -450,7 +450,17 @@ static void place_encoder(void *argument, block_layout *block) {
     e->rows = reserve_floats(block, sizes->audio_positions, width);
 }
 
-static shoal_status create_stack(whisper_encoder *e, const shoal_attention *attention) {
+shoal_status sh_whisper_encoder_create(const whisper_model *model,
+                                       const shoal_attention *attention,
+                                       whisper_encoder **made) {
+    whisper_encoder sized = {.model = model,
+                             .offsets = {0, model->file->sizes.audio_positions}};
+    *made = NULL;
+    whisper_encoder *e =
+        sh_allocate_parts(model->context, place_encoder, &sized, &sized.bytes);
+    if (!e)
+        return SHOAL_NO_MEMORY;
+    *e = sized;
     const whisper_sizes *sizes = &e->model->file->sizes;
     const encoder_shape shape = {.layers = sizes->audio_layers,
                                  .heads = sizes->audio_heads,
@@ -464,21 +474,8 @@ static shoal_status create_stack(whisper_encoder *e, const shoal_attention *atte
                                    .length = sizes->audio_positions,
                                    .half_weights = e->model->half_encoder,
                                    .bf16_weights = e->model->bf16_encoder};
-    return sh_encoder_create(e->model->context, &shape, &limits, &e->stack);
-}
-
-shoal_status sh_whisper_encoder_create(const whisper_model *model,
-                                       const shoal_attention *attention,
-                                       whisper_encoder **made) {
-    whisper_encoder sized = {.model = model,
-                             .offsets = {0, model->file->sizes.audio_positions}};
-    *made = NULL;
-    whisper_encoder *e =
-        sh_allocate_parts(model->context, place_encoder, &sized, &sized.bytes);
-    if (!e)
-        return SHOAL_NO_MEMORY;
-    *e = sized;
-    const shoal_status status = create_stack(e, attention);
+    const shoal_status status =
+        sh_encoder_create(e->model->context, &shape, &limits, &e->stack);
     if (status != SHOAL_OK) {
         sh_release(model->context, e);
         return status;
