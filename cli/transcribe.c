@@ -248,23 +248,18 @@ static bool copy_input(int to, bool *reading) {
     }
 }
 
-/* Its name is taken away at once, so that nothing is left of it. */
-static int make_spool(char *name, size_t size) {
-    const char *folder = getenv("TMPDIR");
-    snprintf(name, size, "%s/shoal-XXXXXX", folder && *folder ? folder : "/tmp");
-    const int made = mkstemp(name);
-    if (made >= 0)
-        unlink(name);
-    return made;
-}
-
 /* Copies standard input to its end into a file without a name, in TMPDIR or /tmp, which
    is gone when its descriptor is closed; rate 0: a recording in any format that is read,
    else samples of 16 bits, one channel, little-endian. path: how the file is opened.
    Returns the descriptor, or -1 after a complaint. */
 static int spool_input(int64_t rate, char *path, size_t size) {
     bool reading = false;
-    const int spool = make_spool(path, size);
+    /* Its name is taken away at once, so that nothing is left of it. */
+    const char *folder = getenv("TMPDIR");
+    snprintf(path, size, "%s/shoal-XXXXXX", folder && *folder ? folder : "/tmp");
+    const int spool = mkstemp(path);
+    if (spool >= 0)
+        unlink(path);
     const bool good = spool >= 0 && (rate == 0 || write_header(spool, rate)) &&
                       copy_input(spool, &reading);
     if (good) {
@@ -504,27 +499,6 @@ static int check_attention(const transcribe_job *job) {
                : complain_status(status, EXIT_USAGE, "transcribe", job->context);
 }
 
-static int open_model(transcribe_job *job) {
-    const bool samples = !job->options.no_fallback;
-    const int64_t beams = samples && job->beams < FALLBACK_SAMPLES ? FALLBACK_SAMPLES
-                                                                   : job->beams;
-    const shoal_speech_options options = {.attention = job->attention,
-                                          .beams = (int)beams,
-                                          .force = job->force,
-                                          .batch = (int)job->batch,
-                                          .exact = job->exact};
-    progress_begin(1);
-    progress_say("opening %s", job->model);
-    const shoal_status status =
-        shoal_speech_open(job->context, job->model, &options, &job->speech);
-    progress_end();
-    return status == SHOAL_OK
-               ? EXIT_OK
-               : complain_status(status,
-                                 status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT,
-                                 "transcribe", job->context);
-}
-
 static int check_input(const transcribe_job *job, int count, char **paths) {
     int standard = 0;
     for (int i = 0; i < count; i++)
@@ -551,8 +525,27 @@ static int run(transcribe_job *job, int count, char **paths) {
         code = check_attention(job);
     if (code == EXIT_OK)
         code = check_destinations(job, count, paths);
-    if (code == EXIT_OK)
-        code = open_model(job);
+    if (code == EXIT_OK) {
+        const bool samples = !job->options.no_fallback;
+        const int64_t beams = samples && job->beams < FALLBACK_SAMPLES ? FALLBACK_SAMPLES
+                                                                       : job->beams;
+        const shoal_speech_options options = {.attention = job->attention,
+                                              .beams = (int)beams,
+                                              .force = job->force,
+                                              .batch = (int)job->batch,
+                                              .exact = job->exact};
+        progress_begin(1);
+        progress_say("opening %s", job->model);
+        const shoal_status status =
+            shoal_speech_open(job->context, job->model, &options, &job->speech);
+        progress_end();
+        code =
+            status == SHOAL_OK
+                ? EXIT_OK
+                : complain_status(status,
+                                  status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT,
+                                  "transcribe", job->context);
+    }
     job->paths = paths;
     job->recordings = count;
     if (code == EXIT_OK)
