@@ -39,6 +39,7 @@ typedef struct {
     shoal_transcribe_options options;
     bool no_timestamps, no_context, no_fallback, no_vad, published, exact;
     bool words, colors, partial, force, quiet;
+    bool warned; /* of the attention's error */
 
     shoal_context *context;
     shoal_speech *speech;
@@ -334,8 +335,22 @@ static int check_destinations(const transcribe_job *job, int count, char **paths
 
 /* ---- One recording -------------------------------------------------------------- */
 
+/* An attention that is far off gives fluent texts of something else. */
+static void warn_of_attention(transcribe_job *job) {
+    const double most = 0.2, error = shoal_speech_attention_error(job->speech);
+    if (job->warned || !(error > most))
+        return;
+    job->warned = true;
+    complain(EXIT_OK, "transcribe",
+             "warning: the encoder's attention by %s is off by %.2f of its size in the "
+             "first window, and above %.1f texts are not to be trusted; shoal and auto "
+             "keep the words, full is exact",
+             job->attention, error, most);
+}
+
 static int take_segment(void *user, const shoal_segment *segment) {
     transcribe_job *job = user;
+    warn_of_attention(job);
     if (job->out.to == stdout)
         progress_end(); /* the line on the terminal makes way, and comes back */
     transcript_add(&job->out, segment);
@@ -427,6 +442,7 @@ static int end_recording(void *user, int index, shoal_status status,
                                ? seconds_now() - job->begun
                                : summary->encoder_seconds + summary->decoder_seconds;
     progress_end();
+    warn_of_attention(job);
     const int code = status == SHOAL_OK ? finish(job, summary, seconds)
                                         : complain_status(status, EXIT_BAD_INPUT,
                                                           "transcribe", job->context);

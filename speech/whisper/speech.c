@@ -1,5 +1,6 @@
 #include "speech/whisper/speech.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -130,6 +131,10 @@ shoal_status shoal_speech_set_attention(shoal_speech *s, const char *attention) 
     sh_whisper_encoder_destroy(s->encoder);
     s->encoder = made;
     return SHOAL_OK;
+}
+
+double shoal_speech_attention_error(const shoal_speech *s) {
+    return s ? sh_whisper_attention_error(s->encoder) : NAN;
 }
 
 shoal_speech_info shoal_speech_describe(const shoal_speech *s) {

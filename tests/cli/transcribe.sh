@@ -435,6 +435,14 @@ expect "wer: a recording is missing" 3 "three" shoal wer spoken -m small.bin
 
 # ---- The real model ------------------------------------------------------------------
 if [ -e "$data/models/ggml-tiny.bin" ] && [ -e "$data/speech/transcripts.txt" ]; then
+    heard=$data/speech/1088-134315-0043.flac
+    hear() { shoal transcribe "$heard" -m "$data/models/ggml-tiny.bin" -l en -q "$@"; }
+    expect "real: an attention that is far off is told" 0 "shoal and auto keep the words" \
+        hear -a i-clustered-100
+    for kind in q-clustered-100 shoal full; do
+        expect "real: no warning of $kind" 0 "Fisher went back" hear -a $kind
+        check "real: nothing on stderr" bash -c "[ ! -s err ]"
+    done
     check "real: wer" run wer "$data/speech" -m "$data/models/ggml-tiny.bin" --limit 2 \
         --per-window 2 --json
     check "real: hardly a word is wrong" json "all(k['wer_percent'] < 8
