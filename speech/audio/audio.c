@@ -132,6 +132,15 @@ static void open_quietly(void *argument) {
 /* What a message about a file that was cut ends with. */
 #define GO_ON "partial (transcribe --partial) takes what is there"
 
+/* libsndfile's words of what is wrong, without the full stop: a sentence goes on. */
+static shown_name sound_error(SNDFILE *file) {
+    shown_name shown = sh_shown(sf_strerror(file));
+    const size_t length = strlen(shown.text);
+    if (length > 0 && shown.text[length - 1] == '.')
+        shown.text[length - 1] = 0;
+    return shown;
+}
+
 static shoal_status open_sound(audio_file *f) {
     shoal_context *context = f->context;
     const char *path = f->path;
@@ -158,7 +167,7 @@ static shoal_status open_sound(audio_file *f) {
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: is no recording that can be read: %s; if it is one, this "
                        "converts it: ffmpeg -i %s -ar 16000 -ac 1 out.wav",
-                       path, sh_shown(sf_strerror(NULL)).text, path);
+                       path, sound_error(NULL).text, path);
     if (information->channels < 1 || information->channels > MOST_CHANNELS)
         return sh_fail(context, SHOAL_BAD_FILE, "%s: has %d channels", path,
                        information->channels);
@@ -296,7 +305,7 @@ static shoal_status at_file_end(audio_file *f) {
     if (sf_error(f->file) != SF_ERR_NO_ERROR)
         return sh_fail(f->context, SHOAL_BAD_FILE,
                        "%s: is damaged after %.2f seconds: %s; " GO_ON, f->path, seconds,
-                       sh_shown(sf_strerror(f->file)).text);
+                       sound_error(f->file).text);
     if (f->frames_read == 0)
         return sh_fail(f->context, SHOAL_BAD_FILE, "%s: has no samples", f->path);
     /* MP3 headers only estimate the length, and some writers leave it open. */
