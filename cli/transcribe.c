@@ -39,7 +39,9 @@ typedef struct {
     shoal_transcribe_options options;
     bool no_timestamps, no_context, no_fallback, no_vad, published, exact;
     bool words, colors, partial, force, quiet;
-    bool warned; /* of the attention's error */
+    bool warned;            /* of the attention's error */
+    int spool;              /* a copy of standard input; -1: none */
+    char spooled[PATH_MAX]; /* how it is opened */
 
     shoal_context *context;
     shoal_speech *speech;
@@ -183,7 +185,8 @@ const command_help transcribe_help =
      "transcribe FILE... --model MODEL [options]",
      "Text of recordings by a Whisper model, with any kind of attention in its encoder.\n"
      "FILE is WAV, FLAC, OGG or MP3, of any rate and number of channels and any length;\n"
-     "- is standard input.\n",
+     "- is standard input, up to its end: SHOAL_STDIN_MIB MiB of it at most (default: "
+     "4096).\n",
      rows,
      "Speech is found first and packed into windows of 30 s, which run side by side.\n"
      "Timestamps come in pairs, symbols nobody speaks are left out, a text that repeats\n"
@@ -234,45 +237,87 @@ static bool write_header(int to, int64_t rate) {
     return write_all(to, header, sizeof header);
 }
 
-/* False with errno; of reading where *reading. */
-static bool copy_input(int to, bool *reading) {
+/* What standard input may have: it is kept on the disk, and may be a stream without an
+   end. */
+static int64_t spool_limit(void) {
+    const char *text = getenv("SHOAL_STDIN_MIB");
+    const long given = text ? strtol(text, NULL, 10) : 0;
+    return (int64_t)(given > 0 && given <= 1 << 30 ? given : 4096) << 20;
+}
+
+/* To the end, or the first `wanted` bytes. An exit code, after a complaint. */
+static int copy_input(int to, const char *path, int64_t wanted) {
     static char block[1 << 16];
-    for (;;) {
+    const int64_t most = spool_limit();
+    for (int64_t copied = 0; copied < wanted;) {
         const ssize_t got = read(STDIN_FILENO, block, sizeof block);
         if (got < 0 && errno == EINTR)
             continue;
-        *reading = got < 0;
-        if (got <= 0)
-            return got == 0;
+        if (got < 0)
+            return complain(EXIT_BAD_INPUT, "transcribe",
+                            "standard input cannot be read: %s", strerror(errno));
+        if (got == 0)
+            break;
+        copied += got;
+        if (copied > most)
+            return complain(EXIT_RESOURCES, "transcribe",
+                            "standard input has more than %lld MiB, which are kept in "
+                            "%.*s until it ends; --duration SECONDS with --rate takes "
+                            "the beginning of a stream, SHOAL_STDIN_MIB sets the limit",
+                            (long long)(most >> 20), (int)(strrchr(path, '/') - path),
+                            path);
         if (!write_all(to, block, (size_t)got))
-            return false;
+            return complain(EXIT_RESOURCES, "transcribe",
+                            "%s, a copy of standard input, cannot be written: %s", path,
+                            strerror(errno));
     }
+    return EXIT_OK;
 }
 
 /* Copies standard input to its end into a file without a name, in TMPDIR or /tmp, which
    is gone when its descriptor is closed; rate 0: a recording in any format that is read,
-   else samples of 16 bits, one channel, little-endian. path: how the file is opened.
-   Returns the descriptor, or -1 after a complaint. */
-static int spool_input(int64_t rate, char *path, size_t size) {
-    bool reading = false;
-    /* Its name is taken away at once, so that nothing is left of it. */
+   else samples of 16 bits, one channel, little-endian, of which no more is read than the
+   part that is wanted. An exit code, after a complaint. */
+static int spool_input(transcribe_job *job) {
+    char path[sizeof job->spooled];
     const char *folder = getenv("TMPDIR");
-    snprintf(path, size, "%s/shoal-XXXXXX", folder && *folder ? folder : "/tmp");
-    const int spool = mkstemp(path);
-    if (spool >= 0)
-        unlink(path);
-    const bool good = spool >= 0 && (rate == 0 || write_header(spool, rate)) &&
-                      copy_input(spool, &reading);
-    if (good) {
-        snprintf(path, size, "/proc/self/fd/%d", spool);
-        return spool;
+    const double seconds = job->offset + job->duration;
+    const int64_t wanted = job->rate > 0 && job->duration > 0 && seconds < 1e9
+                               ? (int64_t)ceil(seconds * (double)job->rate) * 2
+                               : INT64_MAX;
+    snprintf(path, sizeof path, "%s/shoal-XXXXXX", folder && *folder ? folder : "/tmp");
+    job->spool = mkstemp(path);
+    if (job->spool >= 0)
+        unlink(path); /* so that nothing is left of it */
+    if (job->spool < 0 || (job->rate > 0 && !write_header(job->spool, job->rate)))
+        return complain(EXIT_RESOURCES, "transcribe",
+                        "%s, a copy of standard input, cannot be written: %s", path,
+                        strerror(errno));
+    snprintf(job->spooled, sizeof job->spooled, "/proc/self/fd/%d", job->spool);
+    return copy_input(job->spool, path, wanted);
+}
+
+/* What the library says of the file that standard input became is said of that. */
+static int complain_of(const transcribe_job *job, shoal_status status) {
+    char *text = NULL;
+    size_t size = 0;
+    const char *message = shoal_context_message(job->context), *found;
+    const size_t length = strlen(job->spooled);
+    FILE *to = length > 0 && strstr(message, job->spooled) ? open_memstream(&text, &size)
+                                                           : NULL;
+    if (!to)
+        return complain_status(status, EXIT_BAD_INPUT, "transcribe", job->context);
+    for (; (found = strstr(message, job->spooled)); message = found + length) {
+        const bool argument = found - message > 2 && strncmp(found - 3, "-i ", 3) == 0;
+        fprintf(to, "%.*s%s", (int)(found - message), message,
+                argument ? "-" : "standard input");
     }
-    complain(reading ? EXIT_BAD_INPUT : EXIT_RESOURCES, "transcribe", "%s %s: %s",
-             reading ? "standard input" : path,
-             reading ? "cannot be read" : "cannot be written", strerror(errno));
-    if (spool >= 0)
-        close(spool);
-    return -1;
+    fputs(message, to);
+    fclose(to);
+    const int code = complain(status == SHOAL_NO_MEMORY ? EXIT_RESOURCES : EXIT_BAD_INPUT,
+                              "transcribe", "%s", text ? text : "out of memory");
+    free(text);
+    return code;
 }
 
 /* ---- Destinations --------------------------------------------------------------- */
@@ -444,8 +489,7 @@ static int end_recording(void *user, int index, shoal_status status,
     progress_end();
     warn_of_attention(job);
     const int code = status == SHOAL_OK ? finish(job, summary, seconds)
-                                        : complain_status(status, EXIT_BAD_INPUT,
-                                                          "transcribe", job->context);
+                                        : complain_of(job, status);
     transcript_drop(&job->out);
     job->code = job->code == EXIT_OK ? code : job->code;
     job->heard += summary->seconds;
@@ -462,7 +506,7 @@ static void hear(transcribe_job *job, const shoal_recording *recordings) {
                                     &job->options, take_segment, end_recording, job);
     progress_end();
     if (status != SHOAL_OK) {
-        job->code = complain_status(status, EXIT_BAD_INPUT, "transcribe", job->context);
+        job->code = complain_of(job, status);
         transcript_drop(&job->out);
     } else if (job->recordings > 1 && !job->quiet) {
         const double taken = seconds_now() - job->begun;
@@ -473,18 +517,14 @@ static void hear(transcribe_job *job, const shoal_recording *recordings) {
 
 /* Standard input becomes a file first. */
 static int hear_all(transcribe_job *job) {
-    char spooled[PATH_MAX] = "";
-    const char *standard = spooled;
-    int spool = -1;
+    const char *standard = job->spooled;
     shoal_recording *recordings = calloc((size_t)job->recordings, sizeof *recordings);
     if (!recordings)
         return complain(EXIT_RESOURCES, "transcribe", "out of memory");
     for (int i = 0; i < job->recordings && job->code == EXIT_OK; i++) {
         const bool input = is_standard_input(job->paths[i]);
         if (input)
-            spool = spool_input(job->rate, spooled, sizeof spooled);
-        if (input && spool < 0)
-            job->code = EXIT_BAD_INPUT;
+            job->code = spool_input(job);
         recordings[i] =
             (shoal_recording){.paths = input ? &standard
                                              : (const char *const *)&job->paths[i],
@@ -495,8 +535,8 @@ static int hear_all(transcribe_job *job) {
     }
     if (job->code == EXIT_OK)
         hear(job, recordings);
-    if (spool >= 0)
-        close(spool);
+    if (job->spool >= 0)
+        close(job->spool);
     free(recordings);
     return job->code;
 }
@@ -572,7 +612,7 @@ static int run(transcribe_job *job, int count, char **paths) {
 }
 
 int transcribe_command(int count, char **arguments) {
-    transcribe_job job = {.model = getenv("SHOAL_MODEL"), .beams = 1};
+    transcribe_job job = {.model = getenv("SHOAL_MODEL"), .beams = 1, .spool = -1};
     const int ended = take_options(&transcribe_help, count, arguments, &job);
     if (ended >= 0)
         return ended;

@@ -1,8 +1,10 @@
 /* Files that appear whole or not at all. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,6 +193,24 @@ void shoal_replacement_destroy(shoal_replacement *to) {
         unlink(to->temporary);
     free(to->path);
     free(to);
+}
+
+void sh_remove_leftovers(const char *path) {
+    DIR *folder = opendir(path);
+    const struct dirent *entry;
+    while (folder && (entry = readdir(folder))) {
+        const char *name = entry->d_name, *old = strstr(name, ".features.");
+        long process;
+        int number, length = 0;
+        const bool ours =
+            old ? sscanf(old, ".features.%ld.tmp%n", &process, &length) == 1
+                : sscanf(name, ".shoal-%ld-%d.tmp%n", &process, &number, &length) == 2;
+        if (ours && length > 0 && !(old ? old : name)[length] &&
+            kill((pid_t)process, 0) != 0 && errno == ESRCH)
+            unlinkat(dirfd(folder), name, 0);
+    }
+    if (folder)
+        closedir(folder);
 }
 
 static bool write_bytes(int descriptor, const char *bytes, size_t size) {

@@ -615,10 +615,10 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
         status = take_labels(corpus, lists);
     if (status == SHOAL_OK)
         status = order_by_recording(corpus);
-    if (status == SHOAL_OK) {
-        sh_corpus_find_rate(corpus);
+    if (status == SHOAL_OK)
+        status = sh_corpus_find_rate(corpus);
+    if (status == SHOAL_OK)
         status = sh_corpus_features(corpus);
-    }
     if (status == SHOAL_OK)
         status = drop_bad(corpus, folder);
     return status == SHOAL_OK ? finish(corpus) : status;

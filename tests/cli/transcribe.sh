@@ -306,6 +306,26 @@ check "into a folder" bash -c "'$program' transcribe - -m small.bin -o texts <ta
     [ -e texts/stdin.txt ]"
 expect "empty standard input" 3 "samples" bash -c \
     "'$program' transcribe - --rate 16000 -m small.bin </dev/null"
+expect "standard input that is no sound" 3 "standard input: is no recording" bash -c \
+    "'$program' transcribe - -m small.bin <small.bin"
+check "in one sentence, of a name" bash -c \
+    "! grep -F -e '.;' -e /proc/ err && grep -qF 'ffmpeg -i - -ar' err"
+expect "a full disk" 4 "cannot be written" bash -c "ulimit -f 16; TMPDIR=spool \
+    '$program' transcribe - -m small.bin <talk.wav"
+expect "a disk that is not there" 4 "nowhere/shoal-" bash -c \
+    "TMPDIR=nowhere '$program' transcribe - -m small.bin <talk.wav"
+expect "a stream without an end" 4 "standard input has more than 1 MiB" bash -c \
+    "head -c 9000000 /dev/zero |
+        SHOAL_STDIN_MIB=1 '$program' transcribe - --rate 16000 -m small.bin"
+check "its beginning" bash -c "{ tail -c +45 talk.wav; head -c 9000000 /dev/zero &&
+    touch drained; } |
+    '$program' transcribe - --rate 16000 -m small.bin --duration 4 | cmp - named"
+check "of which no more was read" absent drained
+check "and nothing is left of any" bash -c "[ -z \"\$(ls spool)\" ]"
+expect "a text beyond a limit of size" 4 "File too large" bash -c \
+    "{ ulimit -f 0; '$program' transcribe talk.wav -m small.bin -o limited; } 2>&1 |
+        cat >&2; exit \${PIPESTATUS[0]}"
+check "leaves nothing" bash -c "[ -z \"\$(ls -A limited)\" ]"
 expect "a rate without samples" 2 "standard input" shoal transcribe talk.wav \
     -m small.bin --rate 8000
 expect "standard input twice" 2 "once" shoal transcribe - - -m small.bin
