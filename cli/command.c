@@ -822,6 +822,7 @@ void handle_signals(void) {
     struct sigaction lost = {.sa_handler = on_lost_pages};
     sigemptyset(&lost.sa_mask);
     sigaction(SIGBUS, &lost, NULL);
+    signal(SIGXFSZ, SIG_IGN); /* beyond a limit, write() says so */
     catch_signals(on_signal);
 }
 

@@ -57,21 +57,6 @@ const command_help recognise_help =
 
 /* ---- Output ------------------------------------------------------------------------ */
 
-static void print_units(const recognise_job *job, const char *path,
-                        const shoal_recognition *heard) {
-    const bool letters = job->info.characters != 0;
-    printf("%s:%s", path, letters ? " " : "");
-    for (int64_t i = 0; i < heard->count; i++) {
-        const char *unit = heard->units[i].text;
-        if (letters)
-            fputs(strcmp(unit, "_") == 0 ? " " : unit, stdout);
-        else
-            printf(" %s", unit);
-    }
-    putchar('\n');
-    fflush(stdout);
-}
-
 static json_t *units_json(const recognise_job *job, const char *path,
                           const shoal_recognition *heard) {
     json_t *units = json_array();
@@ -86,16 +71,6 @@ static json_t *units_json(const recognise_job *job, const char *path,
     if (job->beams > 0)
         json_object_set_new(file, "log_probability", json_number(heard->log_probability));
     return file;
-}
-
-static void print_words(const char *path, const shoal_spoken *spoken) {
-    for (int64_t i = 0; i < spoken->count; i++) {
-        printf("%s:", path);
-        for (int64_t k = 0; k < spoken->strings[i].count; k++)
-            printf(" %s", spoken->strings[i].words[k].text);
-        putchar('\n');
-    }
-    fflush(stdout);
 }
 
 static json_t *words_json(const recognise_job *job, const char *path,
@@ -129,10 +104,27 @@ static void show(recognise_job *job, const char *path, const shoal_recognition *
         json_array_append_new(job->files,
                               (job->wants_words ? words_json : units_json)(job, path,
                                                                            heard));
-    else if (job->wants_words)
-        print_words(path, &heard->spoken);
-    else
-        print_units(job, path, heard);
+    else if (job->wants_words) {
+        for (int64_t i = 0; i < heard->spoken.count; i++) {
+            printf("%s:", path);
+            for (int64_t k = 0; k < heard->spoken.strings[i].count; k++)
+                printf(" %s", heard->spoken.strings[i].words[k].text);
+            putchar('\n');
+        }
+        fflush(stdout);
+    } else {
+        const bool letters = job->info.characters != 0;
+        printf("%s:%s", path, letters ? " " : "");
+        for (int64_t i = 0; i < heard->count; i++) {
+            const char *unit = heard->units[i].text;
+            if (letters)
+                fputs(strcmp(unit, "_") == 0 ? " " : unit, stdout);
+            else
+                printf(" %s", unit);
+        }
+        putchar('\n');
+        fflush(stdout);
+    }
 }
 
 /* ---- The command ------------------------------------------------------------------- */

@@ -39,6 +39,9 @@ typedef struct {
     shoal_transcribe_options options;
     bool no_timestamps, no_context, no_fallback, no_vad, published, exact;
     bool words, colors, partial, force, quiet;
+    bool warned;            /* of the attention's error */
+    int spool;              /* a copy of standard input; -1: none */
+    char spooled[PATH_MAX]; /* how it is opened */
 
     shoal_context *context;
     shoal_speech *speech;
@@ -182,7 +185,8 @@ const command_help transcribe_help =
      "transcribe FILE... --model MODEL [options]",
      "Text of recordings by a Whisper model, with any kind of attention in its encoder.\n"
      "FILE is WAV, FLAC, OGG or MP3, of any rate and number of channels and any length;\n"
-     "- is standard input.\n",
+     "- is standard input, up to its end: SHOAL_STDIN_MIB MiB of it at most (default: "
+     "4096).\n",
      rows,
      "Speech is found first and packed into windows of 30 s, which run side by side.\n"
      "Timestamps come in pairs, symbols nobody speaks are left out, a text that repeats\n"
@@ -233,50 +237,87 @@ static bool write_header(int to, int64_t rate) {
     return write_all(to, header, sizeof header);
 }
 
-/* False with errno; of reading where *reading. */
-static bool copy_input(int to, bool *reading) {
+/* What standard input may have: it is kept on the disk, and may be a stream without an
+   end. */
+static int64_t spool_limit(void) {
+    const char *text = getenv("SHOAL_STDIN_MIB");
+    const long given = text ? strtol(text, NULL, 10) : 0;
+    return (int64_t)(given > 0 && given <= 1 << 30 ? given : 4096) << 20;
+}
+
+/* To the end, or the first `wanted` bytes. An exit code, after a complaint. */
+static int copy_input(int to, const char *path, int64_t wanted) {
     static char block[1 << 16];
-    for (;;) {
+    const int64_t most = spool_limit();
+    for (int64_t copied = 0; copied < wanted;) {
         const ssize_t got = read(STDIN_FILENO, block, sizeof block);
         if (got < 0 && errno == EINTR)
             continue;
-        *reading = got < 0;
-        if (got <= 0)
-            return got == 0;
+        if (got < 0)
+            return complain(EXIT_BAD_INPUT, "transcribe",
+                            "standard input cannot be read: %s", strerror(errno));
+        if (got == 0)
+            break;
+        copied += got;
+        if (copied > most)
+            return complain(EXIT_RESOURCES, "transcribe",
+                            "standard input has more than %lld MiB, which are kept in "
+                            "%.*s until it ends; --duration SECONDS with --rate takes "
+                            "the beginning of a stream, SHOAL_STDIN_MIB sets the limit",
+                            (long long)(most >> 20), (int)(strrchr(path, '/') - path),
+                            path);
         if (!write_all(to, block, (size_t)got))
-            return false;
+            return complain(EXIT_RESOURCES, "transcribe",
+                            "%s, a copy of standard input, cannot be written: %s", path,
+                            strerror(errno));
     }
-}
-
-/* Its name is taken away at once, so that nothing is left of it. */
-static int make_spool(char *name, size_t size) {
-    const char *folder = getenv("TMPDIR");
-    snprintf(name, size, "%s/shoal-XXXXXX", folder && *folder ? folder : "/tmp");
-    const int made = mkstemp(name);
-    if (made >= 0)
-        unlink(name);
-    return made;
+    return EXIT_OK;
 }
 
 /* Copies standard input to its end into a file without a name, in TMPDIR or /tmp, which
    is gone when its descriptor is closed; rate 0: a recording in any format that is read,
-   else samples of 16 bits, one channel, little-endian. path: how the file is opened.
-   Returns the descriptor, or -1 after a complaint. */
-static int spool_input(int64_t rate, char *path, size_t size) {
-    bool reading = false;
-    const int spool = make_spool(path, size);
-    const bool good = spool >= 0 && (rate == 0 || write_header(spool, rate)) &&
-                      copy_input(spool, &reading);
-    if (good) {
-        snprintf(path, size, "/proc/self/fd/%d", spool);
-        return spool;
+   else samples of 16 bits, one channel, little-endian, of which no more is read than the
+   part that is wanted. An exit code, after a complaint. */
+static int spool_input(transcribe_job *job) {
+    char path[sizeof job->spooled];
+    const char *folder = getenv("TMPDIR");
+    const double seconds = job->offset + job->duration;
+    const int64_t wanted = job->rate > 0 && job->duration > 0 && seconds < 1e9
+                               ? (int64_t)ceil(seconds * (double)job->rate) * 2
+                               : INT64_MAX;
+    snprintf(path, sizeof path, "%s/shoal-XXXXXX", folder && *folder ? folder : "/tmp");
+    job->spool = mkstemp(path);
+    if (job->spool >= 0)
+        unlink(path); /* so that nothing is left of it */
+    if (job->spool < 0 || (job->rate > 0 && !write_header(job->spool, job->rate)))
+        return complain(EXIT_RESOURCES, "transcribe",
+                        "%s, a copy of standard input, cannot be written: %s", path,
+                        strerror(errno));
+    snprintf(job->spooled, sizeof job->spooled, "/proc/self/fd/%d", job->spool);
+    return copy_input(job->spool, path, wanted);
+}
+
+/* What the library says of the file that standard input became is said of that. */
+static int complain_of(const transcribe_job *job, shoal_status status) {
+    char *text = NULL;
+    size_t size = 0;
+    const char *message = shoal_context_message(job->context), *found;
+    const size_t length = strlen(job->spooled);
+    FILE *to = length > 0 && strstr(message, job->spooled) ? open_memstream(&text, &size)
+                                                           : NULL;
+    if (!to)
+        return complain_status(status, EXIT_BAD_INPUT, "transcribe", job->context);
+    for (; (found = strstr(message, job->spooled)); message = found + length) {
+        const bool argument = found - message > 2 && strncmp(found - 3, "-i ", 3) == 0;
+        fprintf(to, "%.*s%s", (int)(found - message), message,
+                argument ? "-" : "standard input");
     }
-    complain(reading ? EXIT_BAD_INPUT : EXIT_RESOURCES, "transcribe", "%s %s: %s",
-             reading ? "standard input" : path,
-             reading ? "cannot be read" : "cannot be written", strerror(errno));
-    if (spool >= 0)
-        close(spool);
-    return -1;
+    fputs(message, to);
+    fclose(to);
+    const int code = complain(status == SHOAL_NO_MEMORY ? EXIT_RESOURCES : EXIT_BAD_INPUT,
+                              "transcribe", "%s", text ? text : "out of memory");
+    free(text);
+    return code;
 }
 
 /* ---- Destinations --------------------------------------------------------------- */
@@ -339,8 +380,22 @@ static int check_destinations(const transcribe_job *job, int count, char **paths
 
 /* ---- One recording -------------------------------------------------------------- */
 
+/* An attention that is far off gives fluent texts of something else. */
+static void warn_of_attention(transcribe_job *job) {
+    const double most = 0.2, error = shoal_speech_attention_error(job->speech);
+    if (job->warned || !(error > most))
+        return;
+    job->warned = true;
+    complain(EXIT_OK, "transcribe",
+             "warning: the encoder's attention by %s is off by %.2f of its size in the "
+             "first window, and above %.1f texts are not to be trusted; shoal and auto "
+             "keep the words, full is exact",
+             job->attention, error, most);
+}
+
 static int take_segment(void *user, const shoal_segment *segment) {
     transcribe_job *job = user;
+    warn_of_attention(job);
     if (job->out.to == stdout)
         progress_end(); /* the line on the terminal makes way, and comes back */
     transcript_add(&job->out, segment);
@@ -432,9 +487,9 @@ static int end_recording(void *user, int index, shoal_status status,
                                ? seconds_now() - job->begun
                                : summary->encoder_seconds + summary->decoder_seconds;
     progress_end();
+    warn_of_attention(job);
     const int code = status == SHOAL_OK ? finish(job, summary, seconds)
-                                        : complain_status(status, EXIT_BAD_INPUT,
-                                                          "transcribe", job->context);
+                                        : complain_of(job, status);
     transcript_drop(&job->out);
     job->code = job->code == EXIT_OK ? code : job->code;
     job->heard += summary->seconds;
@@ -451,7 +506,7 @@ static void hear(transcribe_job *job, const shoal_recording *recordings) {
                                     &job->options, take_segment, end_recording, job);
     progress_end();
     if (status != SHOAL_OK) {
-        job->code = complain_status(status, EXIT_BAD_INPUT, "transcribe", job->context);
+        job->code = complain_of(job, status);
         transcript_drop(&job->out);
     } else if (job->recordings > 1 && !job->quiet) {
         const double taken = seconds_now() - job->begun;
@@ -462,18 +517,14 @@ static void hear(transcribe_job *job, const shoal_recording *recordings) {
 
 /* Standard input becomes a file first. */
 static int hear_all(transcribe_job *job) {
-    char spooled[PATH_MAX] = "";
-    const char *standard = spooled;
-    int spool = -1;
+    const char *standard = job->spooled;
     shoal_recording *recordings = calloc((size_t)job->recordings, sizeof *recordings);
     if (!recordings)
         return complain(EXIT_RESOURCES, "transcribe", "out of memory");
     for (int i = 0; i < job->recordings && job->code == EXIT_OK; i++) {
         const bool input = is_standard_input(job->paths[i]);
         if (input)
-            spool = spool_input(job->rate, spooled, sizeof spooled);
-        if (input && spool < 0)
-            job->code = EXIT_BAD_INPUT;
+            job->code = spool_input(job);
         recordings[i] =
             (shoal_recording){.paths = input ? &standard
                                              : (const char *const *)&job->paths[i],
@@ -484,8 +535,8 @@ static int hear_all(transcribe_job *job) {
     }
     if (job->code == EXIT_OK)
         hear(job, recordings);
-    if (spool >= 0)
-        close(spool);
+    if (job->spool >= 0)
+        close(job->spool);
     free(recordings);
     return job->code;
 }
@@ -502,27 +553,6 @@ static int check_attention(const transcribe_job *job) {
     return status == SHOAL_OK
                ? EXIT_OK
                : complain_status(status, EXIT_USAGE, "transcribe", job->context);
-}
-
-static int open_model(transcribe_job *job) {
-    const bool samples = !job->options.no_fallback;
-    const int64_t beams = samples && job->beams < FALLBACK_SAMPLES ? FALLBACK_SAMPLES
-                                                                   : job->beams;
-    const shoal_speech_options options = {.attention = job->attention,
-                                          .beams = (int)beams,
-                                          .force = job->force,
-                                          .batch = (int)job->batch,
-                                          .exact = job->exact};
-    progress_begin(1);
-    progress_say("opening %s", job->model);
-    const shoal_status status =
-        shoal_speech_open(job->context, job->model, &options, &job->speech);
-    progress_end();
-    return status == SHOAL_OK
-               ? EXIT_OK
-               : complain_status(status,
-                                 status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT,
-                                 "transcribe", job->context);
 }
 
 static int check_input(const transcribe_job *job, int count, char **paths) {
@@ -550,8 +580,27 @@ static int run(transcribe_job *job, int count, char **paths) {
         code = check_attention(job);
     if (code == EXIT_OK)
         code = check_destinations(job, count, paths);
-    if (code == EXIT_OK)
-        code = open_model(job);
+    if (code == EXIT_OK) {
+        const bool samples = !job->options.no_fallback;
+        const int64_t beams = samples && job->beams < FALLBACK_SAMPLES ? FALLBACK_SAMPLES
+                                                                       : job->beams;
+        const shoal_speech_options options = {.attention = job->attention,
+                                              .beams = (int)beams,
+                                              .force = job->force,
+                                              .batch = (int)job->batch,
+                                              .exact = job->exact};
+        progress_begin(1);
+        progress_say("opening %s", job->model);
+        const shoal_status status =
+            shoal_speech_open(job->context, job->model, &options, &job->speech);
+        progress_end();
+        code =
+            status == SHOAL_OK
+                ? EXIT_OK
+                : complain_status(status,
+                                  status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT,
+                                  "transcribe", job->context);
+    }
     job->paths = paths;
     job->recordings = count;
     if (code == EXIT_OK)
@@ -562,7 +611,9 @@ static int run(transcribe_job *job, int count, char **paths) {
 }
 
 int transcribe_command(int count, char **arguments) {
-    transcribe_job job = {.model = default_model("SHOAL_SPEECH_MODEL"), .beams = 1};
+    transcribe_job job = {.model = default_model("SHOAL_SPEECH_MODEL"),
+                          .beams = 1,
+                          .spool = -1};
     const int ended = take_options(&transcribe_help, count, arguments, &job);
     if (ended >= 0)
         return ended;

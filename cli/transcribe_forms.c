@@ -85,20 +85,6 @@ static void print_cue_times(transcript *t, double begin, double end) {
     fputc('\n', t->to);
 }
 
-/* WebVTT's own way: the times stand between the words. */
-static void print_timed_words(transcript *t, const shoal_segment *segment) {
-    for (int64_t i = 0; i < segment->word_count; i++) {
-        const shoal_word *word = &segment->words[i];
-        if (i > 0 && word->text[0] == ' ')
-            fputc(' ', t->to);
-        fputc('<', t->to);
-        print_time(t->to, word->begin, '.');
-        fputs("><c>", t->to);
-        print_text(t, word->text);
-        fputs("</c>", t->to);
-    }
-}
-
 static void print_cue(transcript *t, const shoal_segment *segment) {
     const bool words = t->words && segment->word_count > 0;
     if (words && t->form == FORM_SRT) { /* one cue for each */
@@ -110,9 +96,19 @@ static void print_cue(transcript *t, const shoal_segment *segment) {
         return;
     }
     print_cue_times(t, segment->begin, segment->end);
-    if (words)
-        print_timed_words(t, segment);
-    else
+    if (words) {
+        /* WebVTT's own way: the times stand between the words. */
+        for (int64_t i = 0; i < segment->word_count; i++) {
+            const shoal_word *word = &segment->words[i];
+            if (i > 0 && word->text[0] == ' ')
+                fputc(' ', t->to);
+            fputc('<', t->to);
+            print_time(t->to, word->begin, '.');
+            fputs("><c>", t->to);
+            print_text(t, word->text);
+            fputs("</c>", t->to);
+        }
+    } else
         print_text(t, segment->text);
     fputs("\n\n", t->to);
 }
@@ -136,38 +132,6 @@ static void print_rows(const transcript *t, const shoal_segment *segment) {
     }
 }
 
-static void print_lyrics(const transcript *t, const shoal_segment *segment) {
-    fputc('[', t->to);
-    print_lyrics_time(t->to, segment->begin);
-    fputc(']', t->to);
-    if (t->words && segment->word_count > 0)
-        for (int64_t i = 0; i < segment->word_count; i++) {
-            fputs(i > 0 ? " <" : "<", t->to);
-            print_lyrics_time(t->to, segment->words[i].begin);
-            fputs("> ", t->to);
-            print_text(t, segment->words[i].text);
-        }
-    else
-        print_text(t, segment->text);
-    fputc('\n', t->to);
-}
-
-/* From red, where the model hesitated, to green. */
-static void print_colored(const transcript *t, const shoal_segment *segment) {
-    static const int colors[] = {196, 202, 208, 214, 220, 226, 190, 154, 118, 46};
-    for (int64_t i = 0; i < segment->word_count; i++) {
-        const shoal_word *word = &segment->words[i];
-        const double share = word->probability * word->probability; /* most are near 1 */
-        const int color = share < 1 ? (int)(share * 10) : 9;
-        if (i > 0 && word->text[0] == ' ')
-            fputc(' ', t->to);
-        fprintf(t->to, "\033[38;5;%dm", colors[color < 0 ? 0 : color]);
-        print_text(t, word->text);
-        fputs("\033[0m", t->to);
-    }
-    fputc('\n', t->to);
-}
-
 static json_t *words_of(const shoal_segment *segment) {
     json_t *list = json_array();
     for (int64_t i = 0; i < segment->word_count; i++) {
@@ -180,33 +144,54 @@ static json_t *words_of(const shoal_segment *segment) {
     return list;
 }
 
-static void add_object(transcript *t, const shoal_segment *segment) {
-    json_t *ids = json_array();
-    for (int64_t i = 0; i < segment->token_count; i++)
-        json_array_append_new(ids, json_integer(segment->tokens[i]));
-    json_t *object = json_pack("{s:I, s:f, s:f, s:o, s:o, s:f, s:o, s:o, s:o}", "id",
-                               (json_int_t)t->cues++, "start", segment->begin, "end",
-                               segment->end, "text", json_text(segment->text), "tokens",
-                               ids, "temperature", segment->temperature, "mean_logprob",
-                               json_number(segment->mean_logprob), "compression_ratio",
-                               json_number(segment->compression), "no_speech",
-                               json_number(segment->no_speech));
-    if (t->words)
-        json_object_set_new(object, "words", words_of(segment));
-    json_array_append_new(t->list, object);
-}
-
 void transcript_add(transcript *t, const shoal_segment *segment) {
     if (t->form == FORM_JSON) {
-        add_object(t, segment);
+        json_t *ids = json_array();
+        for (int64_t i = 0; i < segment->token_count; i++)
+            json_array_append_new(ids, json_integer(segment->tokens[i]));
+        json_t *object = json_pack("{s:I, s:f, s:f, s:o, s:o, s:f, s:o, s:o, s:o}", "id",
+                                   (json_int_t)t->cues++, "start", segment->begin, "end",
+                                   segment->end, "text", json_text(segment->text),
+                                   "tokens", ids, "temperature", segment->temperature,
+                                   "mean_logprob", json_number(segment->mean_logprob),
+                                   "compression_ratio", json_number(segment->compression),
+                                   "no_speech", json_number(segment->no_speech));
+        if (t->words)
+            json_object_set_new(object, "words", words_of(segment));
+        json_array_append_new(t->list, object);
     } else if (t->form == FORM_CSV) {
         print_rows(t, segment);
     } else if (t->form == FORM_LRC) {
-        print_lyrics(t, segment);
+        fputc('[', t->to);
+        print_lyrics_time(t->to, segment->begin);
+        fputc(']', t->to);
+        if (t->words && segment->word_count > 0)
+            for (int64_t i = 0; i < segment->word_count; i++) {
+                fputs(i > 0 ? " <" : "<", t->to);
+                print_lyrics_time(t->to, segment->words[i].begin);
+                fputs("> ", t->to);
+                print_text(t, segment->words[i].text);
+            }
+        else
+            print_text(t, segment->text);
+        fputc('\n', t->to);
     } else if (t->form != FORM_TXT) {
         print_cue(t, segment);
     } else if (t->colors && segment->word_count > 0) {
-        print_colored(t, segment);
+        /* From red, where the model hesitated, to green. */
+        static const int colors[] = {196, 202, 208, 214, 220, 226, 190, 154, 118, 46};
+        for (int64_t i = 0; i < segment->word_count; i++) {
+            const shoal_word *word = &segment->words[i];
+            const double share = word->probability *
+                                 word->probability; /* most are near 1 */
+            const int color = share < 1 ? (int)(share * 10) : 9;
+            if (i > 0 && word->text[0] == ' ')
+                fputc(' ', t->to);
+            fprintf(t->to, "\033[38;5;%dm", colors[color < 0 ? 0 : color]);
+            print_text(t, word->text);
+            fputs("\033[0m", t->to);
+        }
+        fputc('\n', t->to);
     } else {
         print_text(t, segment->text);
         fputc('\n', t->to);

@@ -94,6 +94,12 @@ SHOAL_API void shoal_speech_close(shoal_speech *speech); /* NULL is legal */
 SHOAL_API shoal_status shoal_speech_set_attention(shoal_speech *speech,
                                                   const char *attention);
 
+/* The estimated error of the encoder's attention in the first window that was heard with
+   it: |out - exact| / |exact|, the largest of the layers'. Above 0.2 words may be lost or
+   made up. NaN before that window, and for full, shoal and auto, which keep the words and
+   are not measured. */
+SHOAL_API double shoal_speech_attention_error(const shoal_speech *speech);
+
 typedef struct {
     int32_t mels, frames;     /* features of a window of 30 s: [mels][frames] */
     int32_t positions, width; /* the encoder's output: [positions][width] */

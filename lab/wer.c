@@ -139,18 +139,6 @@ static void read_kind(wer_job *job, const char *spelling, wer_kind *kind) {
         spelling, job->join > 0 ? "" : " window,");
 }
 
-static void spell_kinds(wer_job *job) {
-    for (int i = 0; i < job->kind_count; i++) {
-        shoal_attention parsed;
-        wer_kind *kind = &job->kinds[i];
-        const bool mode = strchr(job->list.names[i], '@') != NULL;
-        demand(shoal_attention_parse(job->context, kind->attention, &parsed), EXIT_USAGE);
-        shoal_attention_print(&parsed, kind->attention, KIND_NAME);
-        snprintf(kind->spelling, KIND_NAME, "%.100s%s%s", kind->attention,
-                 mode ? "@" : "", mode ? wer_modes[kind->mode] : "");
-    }
-}
-
 /* ---- Arrangements ------------------------------------------------------------------ */
 
 /* The first as the options say, the second with one utterance in a window, the others in
@@ -183,33 +171,6 @@ static void fill_window(const wer_job *job, const wer_arrangement *arrangement,
     }
 }
 
-/* order: [utterance_count], to be filled. */
-static void fill_windows(wer_job *job, int at, int *order) {
-    wer_arrangement *arrangement = &job->arrangements[at];
-    *arrangement = choose_arrangement(job, at);
-    for (int i = 0; i < job->utterance_count; i++)
-        order[i] = i;
-    for (int i = job->utterance_count - 1; arrangement->shuffled && i > 0; i--) {
-        const uint64_t drawn = mix_bits(mix_bits(arrangement->seed) + (uint64_t)i);
-        const int other = (int)(drawn % ((uint64_t)i + 1)), before = order[i];
-        order[i] = order[other];
-        order[other] = before;
-    }
-    for (int first = 0; first < job->utterance_count;) {
-        const size_t place = (size_t)at * (size_t)job->utterance_count + (size_t)first;
-        wer_window *window = &job->windows[job->window_count++];
-        window->arrangement = at;
-        window->members = job->members + place;
-        fill_window(job, arrangement, order + first, job->utterance_count - first,
-                    window);
-        for (int kind = 0; kind < job->kind_count; kind++)
-            window->errors[kind] = job->errors + place * (size_t)job->kind_count +
-                                   kind * window->count;
-        first += window->count;
-        arrangement->windows++;
-    }
-}
-
 /* Reads how long the utterances are and arranges them. */
 static void arrange(wer_job *job) {
     const shoal_speech_info info = shoal_speech_describe(job->speech);
@@ -230,8 +191,33 @@ static void arrange(wer_job *job) {
                                      &job->utterances[i].seconds),
                EXIT_BAD_INPUT);
     }
-    for (int at = 0; at < (int)job->arrangement_count; at++)
-        fill_windows(job, at, order);
+    for (int at = 0; at < (int)job->arrangement_count; at++) {
+        /* order: [utterance_count], to be filled. */
+        wer_arrangement *arrangement = &job->arrangements[at];
+        *arrangement = choose_arrangement(job, at);
+        for (int i = 0; i < job->utterance_count; i++)
+            order[i] = i;
+        for (int i = job->utterance_count - 1; arrangement->shuffled && i > 0; i--) {
+            const uint64_t drawn = mix_bits(mix_bits(arrangement->seed) + (uint64_t)i);
+            const int other = (int)(drawn % ((uint64_t)i + 1)), before = order[i];
+            order[i] = order[other];
+            order[other] = before;
+        }
+        for (int first = 0; first < job->utterance_count;) {
+            const size_t place = (size_t)at * (size_t)job->utterance_count +
+                                 (size_t)first;
+            wer_window *window = &job->windows[job->window_count++];
+            window->arrangement = at;
+            window->members = job->members + place;
+            fill_window(job, arrangement, order + first, job->utterance_count - first,
+                        window);
+            for (int kind = 0; kind < job->kind_count; kind++)
+                window->errors[kind] = job->errors + place * (size_t)job->kind_count +
+                                       kind * window->count;
+            first += window->count;
+            arrangement->windows++;
+        }
+    }
     free(features);
     free(order);
 }
@@ -301,19 +287,6 @@ static shoal_status transcribe(const wer_run *run, wer_kind *kind, FILE *to) {
     return status;
 }
 
-/* A time counts only for a result that is the same again. */
-static void time_encoder(wer_run *run, wer_kind *kind, const float *out) {
-    const double begun = seconds_now();
-    const shoal_status status =
-        shoal_speech_encode(run->job->speech, run->features, run->again);
-    kind->encoder_seconds[run->job->done] = seconds_now() - begun;
-    demand_call(run, status, kind->spelling);
-    if (memcmp(out, run->again, (size_t)run->size * sizeof *out) != 0)
-        die(EXIT_FAILURE,
-            "WRONG: %s on %s: the same call gave another output; please report it",
-            kind->spelling, run->paths[0]);
-}
-
 static void try_kind(wer_run *run, int index) {
     wer_job *job = run->job;
     wer_kind *kind = &job->kinds[index];
@@ -329,8 +302,19 @@ static void try_kind(wer_run *run, int index) {
         kind->output_errors[job->done] = job->kinds[job->reference].mode == WER_WINDOW
                                              ? relative_error(out, run->exact, run->size)
                                              : NAN;
-        if (job->done < WER_TIMED && !job->no_time)
-            time_encoder(run, kind, out);
+        if (job->done < WER_TIMED && !job->no_time) {
+            /* A time counts only for a result that is the same again. */
+            const double begun = seconds_now();
+            const shoal_status status =
+                shoal_speech_encode(run->job->speech, run->features, run->again);
+            kind->encoder_seconds[run->job->done] = seconds_now() - begun;
+            demand_call(run, status, kind->spelling);
+            if (memcmp(out, run->again, (size_t)run->size * sizeof *out) != 0)
+                die(EXIT_FAILURE,
+                    "WRONG: %s on %s: the same call gave another output; please report "
+                    "it",
+                    kind->spelling, run->paths[0]);
+        }
     }
     FILE *to = open_memstream(&run->window->texts[index], &size);
     if (!to)
@@ -339,17 +323,6 @@ static void try_kind(wer_run *run, int index) {
                                        : transcribe(run, kind, to);
     fclose(to);
     demand_call(run, status, kind->spelling);
-}
-
-static void count_errors(const wer_job *job, wer_window *window) {
-    const char **references = reserve((size_t)window->count, sizeof *references);
-    for (int i = 0; i < window->count; i++)
-        references[i] = job->utterances[window->members[i]].text;
-    for (int kind = 0; kind < job->kind_count; kind++)
-        demand(shoal_count_part_errors(job->context, references, window->count,
-                                       window->texts[kind], window->errors[kind]),
-               EXIT_BAD_INPUT);
-    free(references);
 }
 
 /* The reference first: the others are compared with it. */
@@ -369,7 +342,15 @@ static void do_window(wer_run *run, int at) {
         if (kind != job->reference)
             try_kind(run, kind);
     if (!stop_signal()) {
-        count_errors(job, run->window);
+        wer_window *window = run->window;
+        const char **references = reserve((size_t)window->count, sizeof *references);
+        for (int i = 0; i < window->count; i++)
+            references[i] = job->utterances[window->members[i]].text;
+        for (int kind = 0; kind < job->kind_count; kind++)
+            demand(shoal_count_part_errors(job->context, references, window->count,
+                                           window->texts[kind], window->errors[kind]),
+                   EXIT_BAD_INPUT);
+        free(references);
         job->done++;
     }
 }
@@ -397,20 +378,6 @@ static void measure(wer_job *job) {
 }
 
 /* ---- The command ------------------------------------------------------------------- */
-
-static void open_model(wer_job *job) {
-    const shoal_speech_options options = {.beams = (int)(job->beams < SAMPLES
-                                                             ? SAMPLES
-                                                             : job->beams),
-                                          .force = job->force,
-                                          .batch = (int)job->batch};
-    progress_say("opening %s", job->model);
-    shoal_status status =
-        shoal_speech_open(job->context, job->model, &options, &job->speech);
-    for (int i = 0; i < job->kind_count && status == SHOAL_OK; i++)
-        status = shoal_speech_set_attention(job->speech, job->kinds[i].attention);
-    demand(status, status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT);
-}
 
 static int printed; /* an exit code */
 
@@ -447,9 +414,26 @@ int wer_command(int count, char **arguments) {
     plan_output(job.plot_path);
     plan_input(job.model);
     job.context = begin_context(job.threads, job.isa);
-    spell_kinds(&job);
+    for (int i = 0; i < job.kind_count; i++) {
+        shoal_attention parsed;
+        wer_kind *kind = &job.kinds[i];
+        const bool mode = strchr(job.list.names[i], '@') != NULL;
+        demand(shoal_attention_parse(job.context, kind->attention, &parsed), EXIT_USAGE);
+        shoal_attention_print(&parsed, kind->attention, KIND_NAME);
+        snprintf(kind->spelling, KIND_NAME, "%.100s%s%s", kind->attention,
+                 mode ? "@" : "", mode ? wer_modes[kind->mode] : "");
+    }
     progress_begin(1);
-    open_model(&job);
+    const shoal_speech_options options = {.beams = (int)(job.beams < SAMPLES ? SAMPLES
+                                                                             : job.beams),
+                                          .force = job.force,
+                                          .batch = (int)job.batch};
+    progress_say("opening %s", job.model);
+    shoal_status status =
+        shoal_speech_open(job.context, job.model, &options, &job.speech);
+    for (int i = 0; i < job.kind_count && status == SHOAL_OK; i++)
+        status = shoal_speech_set_attention(job.speech, job.kinds[i].attention);
+    demand(status, status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT);
     wer_read_folder(&job);
     arrange(&job);
     measure(&job);

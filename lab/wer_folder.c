@@ -137,17 +137,6 @@ static void take_text(wer_job *job, const text_line *line) {
     }
 }
 
-static void read_kaldi(wer_job *job, const char *folder, const char *scp) {
-    char text[4200];
-    snprintf(text, sizeof text, "%s/text", folder);
-    read_lines(job, folder, scp, take_recording);
-    read_lines(job, folder, text, take_text);
-    for (int i = 0; i < job->utterance_count; i++)
-        if (!job->utterances[i].text)
-            die(EXIT_BAD_INPUT, "%s has no line for %s of %s", text,
-                job->utterances[i].name, scp);
-}
-
 /* ---- Folders ----------------------------------------------------------------------- */
 
 static void read_file(wer_job *job, const char *folder, const char *name,
@@ -157,8 +146,16 @@ static void read_file(wer_job *job, const char *folder, const char *name,
     if (strcmp(name, "transcripts.txt") == 0 ||
         (length >= wanted && strcmp(name + length - wanted, ending) == 0))
         read_lines(job, folder, path, take_transcript);
-    else if (strcmp(name, "wav.scp") == 0)
-        read_kaldi(job, folder, path);
+    else if (strcmp(name, "wav.scp") == 0) {
+        char text[4200];
+        snprintf(text, sizeof text, "%s/text", folder);
+        read_lines(job, folder, path, take_recording);
+        read_lines(job, folder, text, take_text);
+        for (int i = 0; i < job->utterance_count; i++)
+            if (!job->utterances[i].text)
+                die(EXIT_BAD_INPUT, "%s has no line for %s of %s", text,
+                    job->utterances[i].name, path);
+    }
 }
 
 /* Names in order, so that a run is the same everywhere. */

@@ -30,8 +30,12 @@ double wer_percent(const shoal_word_errors *errors) {
 
 /* ---- The bootstrap ----------------------------------------------------------------- */
 
-/* Each utterance in all windows where it was heard. */
-static void collect(const wer_job *job, int kind, shoal_sequence_errors *utterances) {
+wer_interval wer_intervals(const wer_job *job, int kind) {
+    const shoal_word_errors errors = wer_count(job, kind, -1),
+                            full = wer_count(job, job->reference, -1);
+    shoal_sequence_errors *utterances =
+        reserve_zeros((size_t)job->utterance_count + 1, sizeof *utterances);
+    /* Each utterance in all windows where it was heard. */
     for (int at = 0; at < job->done; at++) {
         const wer_window *window = &job->windows[at];
         for (int i = 0; i < window->count; i++) {
@@ -42,14 +46,6 @@ static void collect(const wer_job *job, int kind, shoal_sequence_errors *utteran
                 (double)wrong_words(&window->errors[job->reference][i]);
         }
     }
-}
-
-wer_interval wer_intervals(const wer_job *job, int kind) {
-    const shoal_word_errors errors = wer_count(job, kind, -1),
-                            full = wer_count(job, job->reference, -1);
-    shoal_sequence_errors *utterances =
-        reserve_zeros((size_t)job->utterance_count + 1, sizeof *utterances);
-    collect(job, kind, utterances);
     const shoal_rate_interval drawn =
         shoal_bootstrap_rates(utterances, job->utterance_count, job->seed);
     free(utterances);

@@ -13,11 +13,6 @@ static bool is_timed(const wer_job *job, int kind) {
     return !job->no_time || job->kinds[kind].mode != WER_WINDOW;
 }
 
-static double best_seconds(const wer_job *job, int kind) {
-    return is_timed(job, kind) ? best_of(job->kinds[kind].encoder_seconds, timed(job))
-                               : NAN;
-}
-
 static double median_seconds(const wer_job *job, int kind) {
     return is_timed(job, kind) ? median_of(job->kinds[kind].encoder_seconds, timed(job))
                                : NAN;
@@ -86,20 +81,6 @@ static void print_row(const wer_job *job, int kind, int width) {
            number_text(error, sizeof error, 5, mean_output_error(job, kind)));
 }
 
-static void describe_arrangement(const wer_arrangement *arrangement, char *text,
-                                 size_t size) {
-    int length =
-        arrangement->per_window == INT64_MAX
-            ? snprintf(text, size, "joined")
-            : snprintf(text, size, "%" PRId64 " per window", arrangement->per_window);
-    if (arrangement->per_window > 1)
-        length += snprintf(text + length, size - (size_t)length, ", gap %g s",
-                           arrangement->gap);
-    if (arrangement->shuffled)
-        snprintf(text + length, size - (size_t)length, ", order %" PRIu64,
-                 arrangement->seed);
-}
-
 static void print_arrangements(const wer_job *job) {
     printf("\n%-32s", "error rate, and minus full's");
     for (int kind = 0; kind < job->kind_count; kind++)
@@ -108,7 +89,17 @@ static void print_arrangements(const wer_job *job) {
     for (int at = 0; at < (int)job->arrangement_count; at++) {
         char text[80];
         const shoal_word_errors full = wer_count(job, job->reference, at);
-        describe_arrangement(&job->arrangements[at], text, sizeof text);
+        const size_t size = sizeof text;
+        int length = job->arrangements[at].per_window == INT64_MAX
+                         ? snprintf(text, size, "joined")
+                         : snprintf(text, size, "%" PRId64 " per window",
+                                    job->arrangements[at].per_window);
+        if (job->arrangements[at].per_window > 1)
+            length += snprintf(text + length, size - (size_t)length, ", gap %g s",
+                               job->arrangements[at].gap);
+        if (job->arrangements[at].shuffled)
+            snprintf(text + length, size - (size_t)length, ", order %" PRIu64,
+                     job->arrangements[at].seed);
         printf("%-32s", text);
         for (int kind = 0; kind < job->kind_count; kind++) {
             const shoal_word_errors errors = wer_count(job, kind, at);
@@ -178,9 +169,11 @@ static json_t *kind_object(const wer_job *job, int kind) {
         (json_int_t)errors.words, "substitutions", (json_int_t)errors.substitutions,
         "insertions", (json_int_t)errors.insertions, "deletions",
         (json_int_t)errors.deletions, "encoder_seconds_best",
-        json_number(best_seconds(job, kind)), "encoder_seconds_median",
-        json_number(median_seconds(job, kind)), "speed_relative_to_full",
-        json_number(times_full(job, kind)), "encoder_error",
+        json_number(is_timed(job, kind)
+                        ? best_of(job->kinds[kind].encoder_seconds, timed(job))
+                        : NAN),
+        "encoder_seconds_median", json_number(median_seconds(job, kind)),
+        "speed_relative_to_full", json_number(times_full(job, kind)), "encoder_error",
         json_number(mean_output_error(job, kind)), "encoder_seconds_by_window",
         json_numbers(k->encoder_seconds, is_timed(job, kind) ? timed(job) : 0),
         "encoder_error_by_window", json_numbers(k->output_errors, job->done));

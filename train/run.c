@@ -1,12 +1,10 @@
 /* One run in its folder: from its checkpoint, if there is one, to its end or to a
    cancellation, with a log of JSON lines. */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -14,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "models/files/files.h"
 #include "train/train.h"
 
 /* ---- The folder -------------------------------------------------------------------- */
@@ -47,24 +46,6 @@ shoal_status sh_make_folder(shoal_context *context, const char *path) {
     if (stat(path, &information) == 0 && S_ISDIR(information.st_mode))
         return SHOAL_OK;
     return sh_fail(context, SHOAL_IO, "%s is not a folder", path);
-}
-
-/* The library writes to .shoal-PID-N.tmp and renames: a process that was killed leaves
-   such a file, as large as a checkpoint. */
-static void remove_leftovers(const char *path) {
-    DIR *folder = opendir(path);
-    const struct dirent *entry;
-    while (folder && (entry = readdir(folder))) {
-        long process;
-        int number, length = 0;
-        if (sscanf(entry->d_name, ".shoal-%ld-%d.tmp%n", &process, &number, &length) ==
-                2 &&
-            length > 0 && !entry->d_name[length] && kill((pid_t)process, 0) != 0 &&
-            errno == ESRCH)
-            unlinkat(dirfd(folder), entry->d_name, 0);
-    }
-    if (folder)
-        closedir(folder);
 }
 
 /* ---- Lines of the log -------------------------------------------------------------- */
@@ -238,7 +219,9 @@ static shoal_status begin_training(running *at) {
                                             there ? options->folder : NULL, &at->trainer);
     if (status != SHOAL_OK)
         return blame(at,
-                     status == SHOAL_BAD_FILE ? SHOAL_CAUSE_INPUT : SHOAL_CAUSE_SETTINGS,
+                     status == SHOAL_BAD_FILE ? SHOAL_CAUSE_INPUT
+                     : status == SHOAL_IO     ? SHOAL_CAUSE_OUTPUT /* the features' */
+                                              : SHOAL_CAUSE_SETTINGS,
                      status);
     status = there ? shoal_trainer_resume(at->trainer, at->checkpoint)
                    : shoal_trainer_start(at->trainer, options->from);
@@ -424,7 +407,7 @@ static shoal_status take_folder(running *at, int *lock) {
                      sh_fail(at->context, SHOAL_IO, "another process is training in %s",
                              path));
     }
-    remove_leftovers(path);
+    sh_remove_leftovers(path);
     return SHOAL_OK;
 }
 

@@ -1,9 +1,11 @@
 #define _GNU_SOURCE
 #include "models/files/files.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,8 +17,8 @@
 /* Some systems refuse a single transfer of 2 GiB or more. */
 static const size_t largest_transfer = (size_t)1 << 30;
 
-/* Fails with SHOAL_IO and "PATH: cannot ACTION: the reason of errno", which stays. */
-static shoal_status cannot(shoal_context *context, const char *path, const char *action) {
+shoal_status sh_file_cannot(shoal_context *context, const char *path,
+                            const char *action) {
     const int error = errno;
     sh_fail(context, SHOAL_IO, "%s: cannot %s: %s", path, action, strerror(error));
     errno = error;
@@ -32,9 +34,9 @@ shoal_status sh_file_open(shoal_context *context, const char *path, int *descrip
     *descriptor = -1;
     *size = -1;
     if (opened < 0)
-        return cannot(context, path, "open it");
+        return sh_file_cannot(context, path, "open it");
     if (fstat(opened, &information) != 0) {
-        shoal_status status = cannot(context, path, "inspect it");
+        shoal_status status = sh_file_cannot(context, path, "inspect it");
         close(opened);
         return status;
     }
@@ -57,7 +59,7 @@ shoal_status sh_file_read(shoal_context *context, const char *path, int descript
         if (count < 0 && errno == EINTR)
             continue;
         if (count < 0)
-            return cannot(context, path, "read it");
+            return sh_file_cannot(context, path, "read it");
         if (count == 0)
             break;
         *got += (size_t)count;
@@ -313,7 +315,7 @@ shoal_status shoal_replacement_create(shoal_context *context, const char *path,
         *replacement = to;
         return SHOAL_OK;
     }
-    const shoal_status status = cannot(context, path, action);
+    const shoal_status status = sh_file_cannot(context, path, action);
     const int error = errno;
     if (descriptor >= 0)
         close(descriptor);
@@ -337,11 +339,11 @@ shoal_status shoal_replacement_commit(shoal_replacement *to, shoal_sync sync) {
         errno = error;
     if (!written || !closed ||
         (to->temporary[0] && rename(to->temporary, to->target) != 0))
-        return cannot(to->context, to->path, "write it");
+        return sh_file_cannot(to->context, to->path, "write it");
     const bool beside = to->temporary[0] != 0;
     to->temporary[0] = 0;
     if (beside && sync == SHOAL_SYNC_NAME && !sync_folder_of(to->target))
-        return cannot(to->context, to->path, "sync the folder it is in");
+        return sh_file_cannot(to->context, to->path, "sync the folder it is in");
     return SHOAL_OK;
 }
 
@@ -354,6 +356,24 @@ void shoal_replacement_destroy(shoal_replacement *to) {
         unlink(to->temporary);
     free(to->path);
     free(to);
+}
+
+void sh_remove_leftovers(const char *path) {
+    DIR *folder = opendir(path);
+    const struct dirent *entry;
+    while (folder && (entry = readdir(folder))) {
+        const char *name = entry->d_name, *old = strstr(name, ".features.");
+        long process;
+        int number, length = 0;
+        const bool ours =
+            old ? sscanf(old, ".features.%ld.tmp%n", &process, &length) == 1
+                : sscanf(name, ".shoal-%ld-%d.tmp%n", &process, &number, &length) == 2;
+        if (ours && length > 0 && !(old ? old : name)[length] &&
+            kill((pid_t)process, 0) != 0 && errno == ESRCH)
+            unlinkat(dirfd(folder), name, 0);
+    }
+    if (folder)
+        closedir(folder);
 }
 
 shoal_status sh_file_replace(shoal_context *context, const char *path,
@@ -371,7 +391,7 @@ shoal_status sh_file_replace(shoal_context *context, const char *path,
             at += some > 0 ? (size_t)some : 0;
         }
     shoal_status status = written ? shoal_replacement_commit(to, sync)
-                                  : cannot(context, path, "write it");
+                                  : sh_file_cannot(context, path, "write it");
     shoal_replacement_destroy(to);
     return status;
 }

@@ -15,6 +15,10 @@ typedef struct {
     size_t size;
 } file_part;
 
+/* Fails with SHOAL_IO and "PATH: cannot ACTION: the reason of errno", which stays. */
+SHOAL_PRIVATE shoal_status sh_file_cannot(shoal_context *context, const char *path,
+                                          const char *action);
+
 /* Opens a file, pipe or device for reading; directories are refused. *size is a regular
    file's size and -1 for anything that only streams. */
 SHOAL_PRIVATE shoal_status sh_file_open(shoal_context *context, const char *path,
@@ -56,6 +60,11 @@ shoal_status sh_json_array_read(shoal_context *context, const char *path, size_t
 /* Zeroed pages of at least `size` bytes, or NULL with the message set. */
 void *sh_pages_allocate(shoal_context *context, size_t size);
 void sh_pages_release(void *pages, size_t size); /* the size that was asked for */
+
+/* Files are written to .shoal-PROCESS-N.tmp and renamed: a process that was killed leaves
+   such a file, maybe a large one. Removes those of processes that are gone, and those
+   that older versions left (NAME.features.PROCESS.tmp). */
+SHOAL_PRIVATE void sh_remove_leftovers(const char *folder);
 
 /* Writes the parts one after another as a shoal_replacement of the path. */
 SHOAL_PRIVATE shoal_status sh_file_replace(shoal_context *context, const char *path,

@@ -55,6 +55,8 @@ struct encoder {
     float *norm_parts;
     layer_callback *layer_done;
     void *layer_shared;
+    double *errors; /* [layers], of the attention, where they are asked for */
+    int64_t error_samples;
 };
 
 /* One call of forward or backward. */
@@ -477,6 +479,12 @@ static shoal_status run_layer(const pass *p, int64_t l, const float *stream) {
                           stack->scratch);
     const shoal_inputs inputs = attention_inputs(stack, memory);
     TRY(shoal_forward(stack->plan, &inputs, memory->attended));
+    if (stack->errors) {
+        shoal_error found;
+        TRY(shoal_error_estimate(stack->plan, &inputs, memory->attended,
+                                 stack->error_samples, (uint64_t)l, &found));
+        stack->errors[l] = found.relative_error;
+    }
     /* Both orders have a norm of `middle` here: post-norm's first, pre-norm's second. */
     layer_norm norm = post ? attention_norm(stack, weights)
                            : forward_norm(stack, weights);
@@ -768,6 +776,11 @@ shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
             stack->layer_done(stack->layer_shared, l);
     }
     return SHOAL_OK;
+}
+
+void sh_encoder_measure(encoder *stack, int64_t samples, double *errors) {
+    stack->errors = errors;
+    stack->error_samples = samples;
 }
 
 void sh_encoder_watch(encoder *stack, layer_callback *callback, void *shared) {

@@ -130,4 +130,8 @@ void sh_encoder_watch(encoder *stack, layer_callback *callback, void *shared);
 const shoal_plan *sh_encoder_plan(const encoder *stack);
 const void *sh_encoder_state(const encoder *stack, int64_t layer);
 
+/* While errors is not NULL, forward writes the estimated relative error of each layer's
+   attention to it, [layers], from `samples` queries. Not with dropout. */
+SHOAL_PRIVATE void sh_encoder_measure(encoder *stack, int64_t samples, double *errors);
+
 #endif

@@ -132,8 +132,23 @@ static void open_quietly(void *argument) {
 /* What a message about a file that was cut ends with. */
 #define GO_ON "partial (transcribe --partial) takes what is there"
 
-/* Before libsndfile sees it: damaged headers of OGG make it lose memory. */
-static shoal_status check_pages(const audio_file *f) {
+/* libsndfile's words of what is wrong, without the full stop: a sentence goes on. */
+static shown_name sound_error(SNDFILE *file) {
+    shown_name shown = sh_shown(sf_strerror(file));
+    const size_t length = strlen(shown.text);
+    if (length > 0 && shown.text[length - 1] == '.')
+        shown.text[length - 1] = 0;
+    return shown;
+}
+
+static shoal_status open_sound(audio_file *f) {
+    shoal_context *context = f->context;
+    const char *path = f->path;
+    SF_INFO *information = &f->information;
+    if (f->size == 0)
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: is empty", path);
+    f->container = sh_container_check(f->descriptor, f->size);
+    /* Before libsndfile sees it: damaged headers of OGG make it lose memory. */
     const container_state *state = &f->container;
     if (state->verdict == CONTAINER_UNREADABLE)
         return sh_fail(f->context, SHOAL_BAD_FILE,
@@ -144,11 +159,22 @@ static shoal_status check_pages(const audio_file *f) {
         return sh_fail(f->context, SHOAL_BAD_FILE,
                        "%s: is cut short or damaged at byte %lld of %lld; " GO_ON,
                        f->path, (long long)state->at, (long long)f->size);
-    return SHOAL_OK;
-}
-
-static shoal_status check_length(const audio_file *f) {
-    const container_state *state = &f->container;
+    run_quietly(open_quietly, f);
+    if (!f->file && strstr(sf_strerror(NULL), "SF_INFO")) /* the library's blame */
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: its header says 0 samples per second, or no channels", path);
+    if (!f->file)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: is no recording that can be read: %s; if it is one, this "
+                       "converts it: ffmpeg -i %s -ar 16000 -ac 1 out.wav",
+                       path, sound_error(NULL).text, path);
+    if (information->channels < 1 || information->channels > MOST_CHANNELS)
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: has %d channels", path,
+                       information->channels);
+    if (information->samplerate < LOWEST_RATE || information->samplerate > HIGHEST_RATE)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: has %d samples per second; %d to %d can be read", path,
+                       information->samplerate, (int)LOWEST_RATE, (int)HIGHEST_RATE);
     const double seconds = (double)f->information.frames / f->information.samplerate;
     if (state->verdict != CONTAINER_CUT || f->partial)
         return SHOAL_OK;
@@ -160,35 +186,6 @@ static shoal_status check_length(const audio_file *f) {
                    "announces; " GO_ON,
                    f->path, seconds,
                    seconds * (double)state->announced / (double)state->there);
-}
-
-static shoal_status open_sound(audio_file *f) {
-    shoal_context *context = f->context;
-    const char *path = f->path;
-    SF_INFO *information = &f->information;
-    if (f->size == 0)
-        return sh_fail(context, SHOAL_BAD_FILE, "%s: is empty", path);
-    f->container = sh_container_check(f->descriptor, f->size);
-    const shoal_status status = check_pages(f);
-    if (status != SHOAL_OK)
-        return status;
-    run_quietly(open_quietly, f);
-    if (!f->file && strstr(sf_strerror(NULL), "SF_INFO")) /* the library's blame */
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: its header says 0 samples per second, or no channels", path);
-    if (!f->file)
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: is no recording that can be read: %s; if it is one, this "
-                       "converts it: ffmpeg -i %s -ar 16000 -ac 1 out.wav",
-                       path, sh_shown(sf_strerror(NULL)).text, path);
-    if (information->channels < 1 || information->channels > MOST_CHANNELS)
-        return sh_fail(context, SHOAL_BAD_FILE, "%s: has %d channels", path,
-                       information->channels);
-    if (information->samplerate < LOWEST_RATE || information->samplerate > HIGHEST_RATE)
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: has %d samples per second; %d to %d can be read", path,
-                       information->samplerate, (int)LOWEST_RATE, (int)HIGHEST_RATE);
-    return check_length(f);
 }
 
 shoal_status sh_audio_set_rate(audio_file *f, int32_t rate) {
@@ -308,7 +305,7 @@ static shoal_status at_file_end(audio_file *f) {
     if (sf_error(f->file) != SF_ERR_NO_ERROR)
         return sh_fail(f->context, SHOAL_BAD_FILE,
                        "%s: is damaged after %.2f seconds: %s; " GO_ON, f->path, seconds,
-                       sh_shown(sf_strerror(f->file)).text);
+                       sound_error(f->file).text);
     if (f->frames_read == 0)
         return sh_fail(f->context, SHOAL_BAD_FILE, "%s: has no samples", f->path);
     /* MP3 headers only estimate the length, and some writers leave it open. */
@@ -347,29 +344,6 @@ static shoal_status read_block(audio_file *f) {
     return at_end ? at_file_end(f) : SHOAL_OK;
 }
 
-/* Appends up to BLOCK samples at 16 kHz to what is held. */
-static shoal_status produce(audio_file *f) {
-    float *out = f->held + f->held_count;
-    const float *in = f->mono + f->mono_begin;
-    size_t available = (size_t)f->mono_count, used = available, made = available;
-    if (!f->resampler) {
-        memcpy(out, in, available * sizeof *out);
-        f->ended = f->file_ended;
-    } else {
-        soxr_error_t error = soxr_process(f->resampler, f->file_ended ? NULL : in,
-                                          available, &used, out, BLOCK, &made);
-        if (error)
-            return sh_fail(f->context, SHOAL_NO_MEMORY, "%s: cannot resample it: %s",
-                           f->path, sh_shown(error).text);
-        used = f->file_ended ? available : used;
-        f->ended = f->file_ended && made == 0;
-    }
-    f->mono_begin += (int64_t)used;
-    f->mono_count -= (int64_t)used;
-    f->held_count += (int64_t)made;
-    return SHOAL_OK;
-}
-
 shoal_status sh_audio_window(shoal_context *context, audio_file *f, int64_t begin,
                              int64_t count, const float **samples, int64_t *got) {
     if (begin < f->held_begin || count < 0 || count > AUDIO_WINDOW)
@@ -392,9 +366,25 @@ shoal_status sh_audio_window(shoal_context *context, audio_file *f, int64_t begi
             f->held_count -= drop;
             memmove(f->held, f->held + drop, (size_t)f->held_count * sizeof(float));
         }
-        status = produce(f);
-        if (status != SHOAL_OK)
-            return status;
+        /* Appends up to BLOCK samples at 16 kHz to what is held. */
+        float *out = f->held + f->held_count;
+        const float *in = f->mono + f->mono_begin;
+        size_t available = (size_t)f->mono_count, used = available, made = available;
+        if (!f->resampler) {
+            memcpy(out, in, available * sizeof *out);
+            f->ended = f->file_ended;
+        } else {
+            soxr_error_t error = soxr_process(f->resampler, f->file_ended ? NULL : in,
+                                              available, &used, out, BLOCK, &made);
+            if (error)
+                return sh_fail(f->context, SHOAL_NO_MEMORY, "%s: cannot resample it: %s",
+                               f->path, sh_shown(error).text);
+            used = f->file_ended ? available : used;
+            f->ended = f->file_ended && made == 0;
+        }
+        f->mono_begin += (int64_t)used;
+        f->mono_count -= (int64_t)used;
+        f->held_count += (int64_t)made;
     }
     int64_t available = f->held_begin + f->held_count - begin;
     available = available < 0 ? 0 : available;
@@ -513,27 +503,6 @@ int64_t sh_recording_first(const recording_stream *s) {
     return s->first;
 }
 
-/* The next samples of the open file; at its end the gap and the next file follow. */
-static shoal_status take_from_file(recording_stream *s, int64_t most, float *to,
-                                   int64_t *got) {
-    const float *samples;
-    const shoal_status status =
-        sh_audio_window(s->context, s->file, s->at, most, &samples, got);
-    if (status != SHOAL_OK)
-        return status;
-    if (*got > 0)
-        memcpy(to, samples, (size_t)*got * sizeof *to);
-    s->at += *got;
-    if (*got == most)
-        return SHOAL_OK;
-    sh_audio_close(s->file);
-    s->file = NULL;
-    s->part++;
-    if (s->part < s->recording->files)
-        s->silence = (int64_t)(s->recording->gap * AUDIO_RATE);
-    return open_part(s);
-}
-
 /* Up to `most` samples more; 0 only at the end or where one part gives way to the next.
    */
 static shoal_status take(recording_stream *s, int64_t most, float *to, int64_t *got) {
@@ -543,8 +512,26 @@ static shoal_status take(recording_stream *s, int64_t most, float *to, int64_t *
         s->silence -= *got;
         return SHOAL_OK;
     }
-    if (s->recording->files > 0)
-        return take_from_file(s, most, to, got);
+    if (s->recording->files > 0) {
+        /* The next samples of the open file; at its end the gap and the next file follow.
+           */
+        const float *samples;
+        const shoal_status status =
+            sh_audio_window(s->context, s->file, s->at, most, &samples, got);
+        if (status != SHOAL_OK)
+            return status;
+        if (*got > 0)
+            memcpy(to, samples, (size_t)*got * sizeof *to);
+        s->at += *got;
+        if (*got == most)
+            return SHOAL_OK;
+        sh_audio_close(s->file);
+        s->file = NULL;
+        s->part++;
+        if (s->part < s->recording->files)
+            s->silence = (int64_t)(s->recording->gap * AUDIO_RATE);
+        return open_part(s);
+    }
     const int64_t left = s->recording->sample_count - s->at;
     *got = left < most ? left : most;
     if (*got > 0)

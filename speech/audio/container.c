@@ -47,19 +47,6 @@ typedef struct {
     uint32_t frame;    /* bytes of the samples of one moment; 1: not known */
 } chunk_form;
 
-/* What other chunks say about the one with the sound. */
-static void read_chunk(const bytes_of_file *file, const char *name, int64_t body,
-                       chunk_form *form) {
-    unsigned char b[16];
-    if (memcmp(name, "ds64", 4) == 0 && read_at(file, body, b, 16))
-        form->large = (int64_t)((uint64_t)little(b + 12) << 32 | little(b + 8));
-    if (memcmp(name, "fmt ", 4) == 0 && read_at(file, body, b, 16)) {
-        const unsigned char reversed[4] = {b[13], b[12], 0, 0};
-        const uint32_t frame = little(form->number == big ? reversed : b + 12) & 0xffff;
-        form->frame = frame > 0 ? frame : 1;
-    }
-}
-
 /* Whether chunks follow from there to the end of the file, rather than sound. */
 static bool are_chunks(const bytes_of_file *file, int64_t at, const chunk_form *form) {
     unsigned char head[8];
@@ -73,20 +60,6 @@ static bool are_chunks(const bytes_of_file *file, int64_t at, const chunk_form *
     return at == file->size || at == file->size + 1; /* the last may lack its padding */
 }
 
-/* Less than a frame may be missing: no sound is lost with it. */
-static container_state check_sound(const bytes_of_file *file, int64_t body,
-                                   uint32_t announced, const chunk_form *form) {
-    const bool large = announced == UINT32_MAX && form->large > 0;
-    const int64_t wanted = large ? form->large : (int64_t)announced;
-    const int64_t there = file->size - body;
-    if (announced == 0 && there > 0 && !are_chunks(file, body, form))
-        return (container_state){.open_size = body - 4,
-                                 .big_endian = form->number == big};
-    if ((!large && is_unknown(announced)) || there > wanted - (int64_t)form->frame)
-        return whole;
-    return compare(there, wanted);
-}
-
 /* Chunks: a name, a size, a body of even size. */
 static container_state check_chunks(const bytes_of_file *file, chunk_form form) {
     enum { MOST_CHUNKS = 10000 };
@@ -94,9 +67,31 @@ static container_state check_chunks(const bytes_of_file *file, chunk_form form) 
     int64_t at = 12;
     for (int i = 0; i < MOST_CHUNKS && read_at(file, at, head, 8); i++) {
         const uint32_t size = form.number(head + 4);
-        if (memcmp(head, form.sound, 4) == 0)
-            return check_sound(file, at + 8, size, &form);
-        read_chunk(file, (const char *)head, at + 8, &form);
+        if (memcmp(head, form.sound, 4) == 0) {
+            /* Less than a frame may be missing: no sound is lost with it. */
+            const int64_t body = at + 8;
+            const bool large = size == UINT32_MAX && form.large > 0;
+            const int64_t wanted = large ? form.large : (int64_t)size;
+            const int64_t there = file->size - body;
+            if (size == 0 && there > 0 && !are_chunks(file, body, &form))
+                return (container_state){.open_size = body - 4,
+                                         .big_endian = form.number == big};
+            if ((!large && is_unknown(size)) || there > wanted - (int64_t)form.frame)
+                return whole;
+            return compare(there, wanted);
+        }
+        /* What other chunks say about the one with the sound. */
+        const char *name = (const char *)head;
+        const int64_t body = at + 8;
+        unsigned char b[16];
+        if (memcmp(name, "ds64", 4) == 0 && read_at(file, body, b, 16))
+            form.large = (int64_t)((uint64_t)little(b + 12) << 32 | little(b + 8));
+        if (memcmp(name, "fmt ", 4) == 0 && read_at(file, body, b, 16)) {
+            const unsigned char reversed[4] = {b[13], b[12], 0, 0};
+            const uint32_t frame = little(form.number == big ? reversed : b + 12) &
+                                   0xffff;
+            form.frame = frame > 0 ? frame : 1;
+        }
         at += 8 + (int64_t)size + (size & 1);
     }
     return whole; /* no sound at all, which libsndfile refuses */

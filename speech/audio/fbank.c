@@ -155,27 +155,6 @@ static float mel_of(float hertz) {
     return 1127.0f * logf(1.0f + hertz / 700.0f);
 }
 
-static void set_triangle(fbank *f, int band) {
-    const float low = mel_of(20);
-    const float width = (mel_of((float)f->rate / 2) - low) / (float)(f->bands + 1);
-    const float left = low + (float)band * width, right = low + (float)(band + 2) * width;
-    const float centre = low + (float)(band + 1) * width;
-    const float width_of_bin = (float)f->rate / (float)f->sizes.transform;
-    float *weights = f->weights + band * f->bins;
-    band_range range = {f->bins, 0};
-    for (int bin = 0; bin < f->bins; bin++) {
-        const float mel = mel_of(width_of_bin * (float)bin);
-        weights[bin] = 0;
-        if (mel <= left || mel >= right)
-            continue;
-        weights[bin] = mel <= centre ? (mel - left) / (centre - left)
-                                     : (right - mel) / (right - centre);
-        range.first = bin < range.first ? bin : range.first;
-        range.count = bin - range.first + 1;
-    }
-    f->ranges[band] = range;
-}
-
 static void place(void *argument, block_layout *block) {
     fbank *f = argument;
     sh_reserve(block, 1, sizeof *f);
@@ -210,8 +189,27 @@ shoal_status sh_fbank_create(shoal_context *context, const shoal_fbank_options *
     const double angle = turn / (f->sizes.window - 1);
     for (int i = 0; i < f->sizes.window; i++)
         f->window[i] = (float)pow(0.5 - 0.5 * cos(angle * i), 0.85);
-    for (int band = 0; band < f->bands; band++)
-        set_triangle(f, band);
+    for (int band = 0; band < f->bands; band++) {
+        const float low = mel_of(20);
+        const float width = (mel_of((float)f->rate / 2) - low) / (float)(f->bands + 1);
+        const float left = low + (float)band * width,
+                    right = low + (float)(band + 2) * width;
+        const float centre = low + (float)(band + 1) * width;
+        const float width_of_bin = (float)f->rate / (float)f->sizes.transform;
+        float *weights = f->weights + band * f->bins;
+        band_range range = {f->bins, 0};
+        for (int bin = 0; bin < f->bins; bin++) {
+            const float mel = mel_of(width_of_bin * (float)bin);
+            weights[bin] = 0;
+            if (mel <= left || mel >= right)
+                continue;
+            weights[bin] = mel <= centre ? (mel - left) / (centre - left)
+                                         : (right - mel) / (right - centre);
+            range.first = bin < range.first ? bin : range.first;
+            range.count = bin - range.first + 1;
+        }
+        f->ranges[band] = range;
+    }
     begin_transform(f->transform, f->sizes.transform);
     *made = f;
     return SHOAL_OK;

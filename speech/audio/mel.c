@@ -141,35 +141,6 @@ static float larger(float a, float b) {
     return a > b ? a : b;
 }
 
-static void window_frame(const window *w, int64_t begin, float *frame) {
-    const float *hann = w->features->hann;
-    if (begin >= 0 && begin + MEL_FFT <= w->count) {
-        for (int i = 0; i < MEL_FFT; i++)
-            frame[i] = w->samples[begin + i] * hann[i];
-    } else {
-        for (int i = 0; i < MEL_FFT; i++)
-            frame[i] = sample_at(w, begin + i) * hann[i];
-    }
-}
-
-/* Logarithms of one frame into its column; returns the largest. */
-static float frame_to_bands(const window *w, int64_t frame, const float *power) {
-    const mel *features = w->features;
-    const float log10_e = 0.4342944819f;
-    float largest = -10.0f;
-    for (int band = 0; band < features->bands; band++) {
-        band_range range = features->ranges[band];
-        const float *filter = features->filters + band * MEL_BINS;
-        double sum = 0.0;
-        for (int bin = range.first; bin < range.first + range.count; bin++)
-            sum += (double)filter[bin] * (double)power[bin];
-        float value = log10_e * logf(larger((float)sum, 1e-10f));
-        w->out[band * (int64_t)MEL_FRAMES + frame] = value;
-        largest = larger(largest, value);
-    }
-    return largest;
-}
-
 static void frames_task(void *shared, int64_t task, int thread) {
     const window *w = shared;
     mel *features = w->features;
@@ -183,12 +154,30 @@ static void frames_task(void *shared, int64_t task, int thread) {
                 w->out[band * (int64_t)MEL_FRAMES + i] = -10.0f;
             continue;
         }
-        window_frame(w, begin, frame);
+        const float *hann = w->features->hann;
+        if (begin >= 0 && begin + MEL_FFT <= w->count) {
+            for (int k = 0; k < MEL_FFT; k++)
+                frame[k] = w->samples[begin + k] * hann[k];
+        } else {
+            for (int k = 0; k < MEL_FFT; k++)
+                frame[k] = sample_at(w, begin + k) * hann[k];
+        }
         kiss_fftr(transform_of(features, thread), frame, spectrum);
         for (int bin = 0; bin < MEL_BINS; bin++)
             frame[bin] = spectrum[bin].r * spectrum[bin].r +
                          spectrum[bin].i * spectrum[bin].i;
-        largest = larger(largest, frame_to_bands(w, i, frame));
+        /* Logarithms of one frame into its column. */
+        const float log10_e = 0.4342944819f;
+        for (int band = 0; band < features->bands; band++) {
+            band_range range = features->ranges[band];
+            const float *filter = features->filters + band * MEL_BINS;
+            double sum = 0.0;
+            for (int bin = range.first; bin < range.first + range.count; bin++)
+                sum += (double)filter[bin] * (double)frame[bin];
+            float value = log10_e * logf(larger((float)sum, 1e-10f));
+            w->out[band * (int64_t)MEL_FRAMES + i] = value;
+            largest = larger(largest, value);
+        }
     }
     features->largest[task] = largest;
 }

@@ -193,38 +193,6 @@ static void measure_task(void *shared, int64_t task, int thread) {
     }
 }
 
-/* Forgets the first frames, but for what they were like and the noise in them. */
-static void pass_over(speech_detector *d, int frames) {
-    for (int i = 0; i < d->stretch_count && d->stretches[i].end <= frames; i++)
-        d->memory = d->stretches[i].after;
-    for (int block = 0; (block + 1) * BLOCK <= frames; block++) {
-        memmove(d->before, d->before + 1, (BEHIND - 1) * sizeof *d->before);
-        d->before[BEHIND - 1] = d->blocks[block];
-    }
-    d->count -= frames;
-    d->whole = d->whole > frames ? d->whole - frames : 0;
-    memmove(d->frames, d->frames + frames, (size_t)d->count * sizeof *d->frames);
-    d->first += (int64_t)frames * HOP;
-}
-
-/* Frames of these samples; those of the call before that lie in them are kept. */
-static void measure(speech_detector *d, int64_t from, const float *samples,
-                    int64_t count) {
-    const int64_t ahead = from - d->first;
-    if (d->first >= 0 && ahead >= 0 && ahead % HOP == 0 &&
-        ahead <= (int64_t)d->count * HOP)
-        pass_over(d, (int)(ahead / HOP));
-    else
-        d->whole = 0;
-    d->first = from;
-    d->count = (int)((count + HOP - 1) / HOP);
-    measuring m = {d, samples, count, d->whole < d->count ? d->whole : d->count};
-    sh_team_run(sh_team_of(d->context), (d->count - m.done + TASK - 1) / TASK,
-                measure_task, &m);
-    const int64_t whole = (count - FFT / 2 - HOP / 2) / HOP;
-    d->whole = whole > 0 ? (int)whole : 0;
-}
-
 /* ---- Noise ---------------------------------------------------------------------- */
 
 static float decibels(float power) {
@@ -356,14 +324,6 @@ typedef struct {
     double before[SHAPE], after[SHAPE];
 } shape_sums;
 
-static void move_sums(const speech_detector *d, int frame, shape_sums *sums) {
-    for (int i = 0; i < SHAPE; i++) {
-        const double middle = (double)d->frames[frame - 1].shape[i];
-        sums->before[i] += middle - (double)d->frames[frame - 1 - HELD].shape[i];
-        sums->after[i] += (double)d->frames[frame - 1 + HELD].shape[i] - middle;
-    }
-}
-
 static bool sums_alike(const shape_sums *sums) {
     double both = 0, before = 0, after = 0;
     for (int i = 0; i < SHAPE; i++) {
@@ -383,8 +343,13 @@ static void find_held(speech_detector *d) {
             (frame < HELD ? sums.before : sums.after)[i] +=
                 (double)d->frames[frame].shape[i];
     for (int frame = HELD; frame + HELD <= d->count; frame++) {
-        if (frame > HELD)
-            move_sums(d, frame, &sums);
+        if (frame > HELD) {
+            for (int i = 0; i < SHAPE; i++) {
+                const double middle = (double)d->frames[frame - 1].shape[i];
+                sums.before[i] += middle - (double)d->frames[frame - 1 - HELD].shape[i];
+                sums.after[i] += (double)d->frames[frame - 1 + HELD].shape[i] - middle;
+            }
+        }
         if (d->level[frame] >= NOTHING_BELOW && sums_alike(&sums))
             memset(d->held + frame - HELD, true, 2 * HELD * sizeof *d->held);
     }
@@ -435,8 +400,10 @@ static bool is_steady(speech_detector *d, sound_run run) {
     return d->sorted[count * 9 / 10] - d->sorted[count / 10] < STEADY_BELOW;
 }
 
-/* Of the frames near the loudest. */
-static sound_memory listen(const speech_detector *d, const sound_run *run) {
+/* Tones stand still between their beginnings; voices never do. A short run is judged
+   together with those before it. */
+static bool is_speech(speech_detector *d, sound_run *run, sound_memory before) {
+    /* Of the frames near the loudest. */
     sound_memory now = {0};
     float loudest = -INFINITY;
     for (int frame = run->begin; frame < run->end; frame++)
@@ -447,13 +414,6 @@ static sound_memory listen(const speech_detector *d, const sound_run *run) {
             now.held += d->held[frame] || d->still[frame];
             now.heard++;
         }
-    return now;
-}
-
-/* Tones stand still between their beginnings; voices never do. A short run is judged
-   together with those before it. */
-static bool is_speech(speech_detector *d, sound_run *run, sound_memory before) {
-    sound_memory now = listen(d, run);
     if (now.heard < JUDGED && before.heard > 0) {
         const double part = fmin(before.heard, JUDGED - now.heard);
         now.still += before.still * part / before.heard;
@@ -566,7 +526,31 @@ static int64_t sample_at(const speech_detector *d, int frame, int64_t count) {
 piece_found sh_detector_within(speech_detector *d, int64_t from, const float *samples,
                                int64_t count, int64_t most, sound_piece *piece) {
     const bool last = count < AUDIO_WINDOW;
-    measure(d, from, samples, count);
+    /* Frames of these samples; those of the call before that lie in them are kept. */
+    const int64_t ahead = from - d->first;
+    if (d->first >= 0 && ahead >= 0 && ahead % HOP == 0 &&
+        ahead <= (int64_t)d->count * HOP) {
+        /* Forgets the first frames, but for what they were like and the noise in them. */
+        const int frames = (int)(ahead / HOP);
+        for (int i = 0; i < d->stretch_count && d->stretches[i].end <= frames; i++)
+            d->memory = d->stretches[i].after;
+        for (int block = 0; (block + 1) * BLOCK <= frames; block++) {
+            memmove(d->before, d->before + 1, (BEHIND - 1) * sizeof *d->before);
+            d->before[BEHIND - 1] = d->blocks[block];
+        }
+        d->count -= frames;
+        d->whole = d->whole > frames ? d->whole - frames : 0;
+        memmove(d->frames, d->frames + frames, (size_t)d->count * sizeof *d->frames);
+        d->first += (int64_t)frames * HOP;
+    } else
+        d->whole = 0;
+    d->first = from;
+    d->count = (int)((count + HOP - 1) / HOP);
+    measuring m = {d, samples, count, d->whole < d->count ? d->whole : d->count};
+    sh_team_run(sh_team_of(d->context), (d->count - m.done + TASK - 1) / TASK,
+                measure_task, &m);
+    const int64_t whole = (count - FFT / 2 - HOP / 2) / HOP;
+    d->whole = whole > 0 ? (int)whole : 0;
     find_noise(d);
     find_active(d);
     find_still(d);

@@ -453,22 +453,6 @@ static int compare_speakers(const void *a, const void *b, void *shared) {
     return order ? order : first - second;
 }
 
-/* Numbers in the order of the speakers' names. */
-static void number_speakers(shoal_corpus *corpus) {
-    const int64_t count = corpus->info.utterances;
-    for (int64_t i = 0; i < count; i++)
-        corpus->order[i] = (int32_t)i;
-    qsort_r(corpus->order, (size_t)count, sizeof *corpus->order, compare_speakers,
-            corpus);
-    for (int64_t i = 0; i < count; i++) {
-        corpus_utterance *one = &corpus->utterances[corpus->order[i]];
-        const corpus_utterance *before = i ? &corpus->utterances[corpus->order[i - 1]]
-                                           : NULL;
-        corpus->info.speakers += !before || strcmp(before->speaker, one->speaker) != 0;
-        one->speaker_index = corpus->info.speakers - 1;
-    }
-}
-
 static uint64_t print_text(uint64_t print, const char *text) {
     for (const char *c = text; *c; c++)
         print = (print ^ (unsigned char)*c) * 0x100000001b3u;
@@ -482,28 +466,6 @@ static uint64_t print_speaker(uint64_t print, const corpus_utterance *one) {
     if (strlen(one->speaker) == length && strncmp(one->speaker, one->id, length) == 0)
         return print;
     return print_text((print ^ 0x100) * 0x100000001b3u, one->speaker);
-}
-
-static void sum_up(shoal_corpus *corpus) {
-    shoal_corpus_info *info = &corpus->info;
-    uint64_t print = 0x9e3779b97f4a7c15u ^ (uint64_t)info->bands ^
-                     (info->rate == 16000 ? 0 : (uint64_t)info->rate << 8);
-    for (int64_t i = 0; i < info->utterances; i++) {
-        const corpus_utterance *one = &corpus->utterances[i];
-        info->frames += one->frames;
-        info->labels += one->label_count;
-        info->longest = one->frames > info->longest ? one->frames : info->longest;
-        info->most_labels = one->label_count > info->most_labels ? one->label_count
-                                                                 : info->most_labels;
-        print = print_speaker(print_text(print, one->id), one);
-        for (int64_t k = 0; k < one->label_count; k++)
-            print = (print ^ (uint64_t)corpus->labels[one->first_label + k]) *
-                    0x100000001b3u;
-        print = (print ^ (uint64_t)one->frames) * 0x100000001b3u;
-    }
-    for (int64_t i = 0; i < info->units; i++)
-        print = print_text(print, corpus->units[i]);
-    info->fingerprint = print;
 }
 
 /* ---- Mean and variance ------------------------------------------------------------- */
@@ -563,29 +525,41 @@ static shoal_status finish(shoal_corpus *corpus) {
     free(corpus->means);
     free(corpus->scales);
     corpus->means = corpus->scales = NULL;
-    number_speakers(corpus);
-    sum_up(corpus);
+    /* Numbers in the order of the speakers' names. */
+    const int64_t count = corpus->info.utterances;
+    for (int64_t i = 0; i < count; i++)
+        corpus->order[i] = (int32_t)i;
+    qsort_r(corpus->order, (size_t)count, sizeof *corpus->order, compare_speakers,
+            corpus);
+    for (int64_t i = 0; i < count; i++) {
+        corpus_utterance *one = &corpus->utterances[corpus->order[i]];
+        const corpus_utterance *before = i ? &corpus->utterances[corpus->order[i - 1]]
+                                           : NULL;
+        corpus->info.speakers += !before || strcmp(before->speaker, one->speaker) != 0;
+        one->speaker_index = corpus->info.speakers - 1;
+    }
+    uint64_t print = 0x9e3779b97f4a7c15u ^ (uint64_t)info->bands ^
+                     (info->rate == 16000 ? 0 : (uint64_t)info->rate << 8);
+    for (int64_t i = 0; i < info->utterances; i++) {
+        const corpus_utterance *one = &corpus->utterances[i];
+        info->frames += one->frames;
+        info->labels += one->label_count;
+        info->longest = one->frames > info->longest ? one->frames : info->longest;
+        info->most_labels = one->label_count > info->most_labels ? one->label_count
+                                                                 : info->most_labels;
+        print = print_speaker(print_text(print, one->id), one);
+        for (int64_t k = 0; k < one->label_count; k++)
+            print = (print ^ (uint64_t)corpus->labels[one->first_label + k]) *
+                    0x100000001b3u;
+        print = (print ^ (uint64_t)one->frames) * 0x100000001b3u;
+    }
+    for (int64_t i = 0; i < info->units; i++)
+        print = print_text(print, corpus->units[i]);
+    info->fingerprint = print;
     return find_statistics(corpus);
 }
 
 /* ---- The same folder at other speeds ----------------------------------------------- */
-
-/* Moves those with such an id to the front; returns how many there are. */
-static int64_t keep_named(shoal_corpus *corpus, const char **ids, int64_t count,
-                          double speed) {
-    const shoal_corpus_options *options = &corpus->options;
-    char reason[64];
-    int64_t kept = 0;
-    snprintf(reason, sizeof reason, "cannot be used at speed %g", speed);
-    for (int64_t i = 0; i < corpus->info.utterances; i++) {
-        const corpus_utterance one = corpus->utterances[i];
-        if (bsearch(&one.id, ids, (size_t)count, sizeof *ids, compare_texts))
-            corpus->utterances[kept++] = one;
-        else if (options->bad)
-            options->bad(options->user, one.id, reason);
-    }
-    return kept;
-}
 
 shoal_status shoal_corpus_keep_common(shoal_corpus *corpus, const shoal_corpus *other) {
     if (!corpus || !other)
@@ -600,7 +574,18 @@ shoal_status shoal_corpus_keep_common(shoal_corpus *corpus, const shoal_corpus *
         ids[i] = other->utterances[i].id;
     qsort(ids, (size_t)count, sizeof *ids, compare_texts);
     const double speed = other->options.speed == 0 ? 1 : other->options.speed;
-    const int64_t kept = keep_named(corpus, ids, count, speed);
+    /* Moves those with such an id to the front. */
+    const shoal_corpus_options *options = &corpus->options;
+    char reason[64];
+    int64_t kept = 0;
+    snprintf(reason, sizeof reason, "cannot be used at speed %g", speed);
+    for (int64_t i = 0; i < corpus->info.utterances; i++) {
+        const corpus_utterance one = corpus->utterances[i];
+        if (bsearch(&one.id, ids, (size_t)count, sizeof *ids, compare_texts))
+            corpus->utterances[kept++] = one;
+        else if (options->bad)
+            options->bad(options->user, one.id, reason);
+    }
     const bool same = kept == info->utterances;
     free(ids);
     info->bad += info->utterances - kept;
@@ -630,10 +615,10 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
         status = take_labels(corpus, lists);
     if (status == SHOAL_OK)
         status = order_by_recording(corpus);
-    if (status == SHOAL_OK) {
-        sh_corpus_find_rate(corpus);
+    if (status == SHOAL_OK)
+        status = sh_corpus_find_rate(corpus);
+    if (status == SHOAL_OK)
         status = sh_corpus_features(corpus);
-    }
     if (status == SHOAL_OK)
         status = drop_bad(corpus, folder);
     return status == SHOAL_OK ? finish(corpus) : status;

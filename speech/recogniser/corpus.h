@@ -53,7 +53,7 @@ void sh_corpus_refuse(corpus_utterance *utterance, const char *format, ...)
 
 /* Samples per second of the features: as the options say, or 8000 where most recordings
    have less than 16000. */
-void sh_corpus_find_rate(shoal_corpus *corpus);
+shoal_status sh_corpus_find_rate(shoal_corpus *corpus);
 
 /* Maps the features, after making them where there are none; utterances get their frames
    or a reason. */

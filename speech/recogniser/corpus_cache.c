@@ -19,6 +19,7 @@
 #include "base/numbers.h"
 #include "base/parallel.h"
 #include "models/files/checksum.h"
+#include "models/files/files.h"
 #include "shoal_models.h"
 #include "speech/audio/audio.h"
 #include "speech/recogniser/corpus.h"
@@ -44,12 +45,6 @@ static const char magic[8] = "shoalfb1";
 
 /* ---- Sums -------------------------------------------------------------------------- */
 
-static uint64_t mix_text(uint64_t sum, const char *text) {
-    for (; *text; text++)
-        sum = mix_word(sum, (unsigned char)*text);
-    return mix_word(sum, 0x100);
-}
-
 static uint64_t mix_real(uint64_t sum, double value) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -66,7 +61,9 @@ static uint64_t key_of(const shoal_corpus *corpus) {
     for (int64_t i = 0; i < corpus->recording_count; i++) {
         struct stat information = {0};
         const bool there = stat(corpus->recordings[i].path, &information) == 0;
-        key = mix_text(key, corpus->recordings[i].path);
+        for (const char *c = corpus->recordings[i].path; *c; c++)
+            key = mix_word(key, (unsigned char)*c);
+        key = mix_word(key, 0x100);
         key = mix_word(key, there ? (uint64_t)information.st_size : UINT64_MAX);
         key = mix_word(key, (uint64_t)information.st_mtim.tv_sec);
         key = mix_word(key, (uint64_t)information.st_mtim.tv_nsec);
@@ -85,6 +82,7 @@ static uint64_t key_of(const shoal_corpus *corpus) {
 typedef struct {
     float *features;
     int64_t frames;
+    bool lost; /* there was no memory for it */
 } read_recording;
 
 typedef struct {
@@ -153,19 +151,10 @@ static shoal_status read_sound(shoal_context *context, const char *path, int wan
     return status;
 }
 
-/* Samples per second as the header has them; 0: it cannot be read. */
-static int rate_of(shoal_context *context, const char *path) {
-    audio_file *file;
-    if (sh_audio_open(context, path, false, &file) != SHOAL_OK)
-        return 0;
-    const int rate = sh_audio_describe(file).rate;
-    sh_audio_close(file);
-    return rate;
-}
-
-/* Whether most utterances are of recordings with a low rate. Of a long list some are
-   drawn: opening a file may take some milliseconds. */
-static bool most_are_low(const shoal_corpus *corpus) {
+/* Whether most utterances are of recordings with a low rate; those that cannot be read
+   do not count. Of a long list some are drawn: opening a file may take some milliseconds.
+   */
+static shoal_status find_low(const shoal_corpus *corpus, bool *most_are_low) {
     const int64_t all = corpus->utterance_count, looks = min(all, LOOKED_AT);
     int64_t low = 0, high = 0;
     for (int64_t i = 0; i < looks; i++) {
@@ -173,21 +162,30 @@ static bool most_are_low(const shoal_corpus *corpus) {
             all == looks ? i
                          : (int64_t)shoal_random_below(1, 0, (uint64_t)i, (uint64_t)all);
         const int64_t recording = corpus->utterances[at].recording;
-        const int rate =
-            recording < 0 ? 0
-                          : rate_of(corpus->context, corpus->recordings[recording].path);
+        audio_file *file = NULL;
+        if (recording >= 0 &&
+            sh_audio_open(corpus->context, corpus->recordings[recording].path, false,
+                          &file) == SHOAL_NO_MEMORY)
+            return SHOAL_NO_MEMORY;
+        const int rate = file ? sh_audio_describe(file).rate : 0;
+        sh_audio_close(file);
         low += rate >= LOW_RATE && rate < AUDIO_RATE;
         high += rate >= AUDIO_RATE;
     }
-    return low > high;
+    *most_are_low = low > high;
+    return SHOAL_OK;
 }
 
-void sh_corpus_find_rate(shoal_corpus *corpus) {
+shoal_status sh_corpus_find_rate(shoal_corpus *corpus) {
+    bool low = false;
     corpus->info.rate = sh_fbank_rate(&corpus->options.fbank);
     corpus->rate_found = corpus->options.fbank.rate == 0;
+    if (corpus->rate_found && find_low(corpus, &low) != SHOAL_OK)
+        return SHOAL_NO_MEMORY;
     if (corpus->rate_found)
-        corpus->info.rate = most_are_low(corpus) ? LOW_RATE : AUDIO_RATE;
+        corpus->info.rate = low ? LOW_RATE : AUDIO_RATE;
     corpus->options.fbank.rate = corpus->info.rate;
+    return SHOAL_OK;
 }
 
 static shoal_status play_faster(shoal_context *context, double speed, sound *s) {
@@ -235,34 +233,6 @@ static int64_t cut(const shoal_corpus *corpus, corpus_utterance *one, const soun
     return 0;
 }
 
-/* Features of all utterances of the recording; frames are counted from its first. */
-static void make_features(const reading *r, const corpus_recording *recording, int thread,
-                          const sound *s, read_recording *made) {
-    const shoal_corpus *corpus = r->corpus;
-    for (int64_t i = 0; i < recording->count; i++) {
-        corpus_utterance *one = &corpus->utterances[corpus->order[recording->first + i]];
-        int64_t begin;
-        const int64_t count = cut(corpus, one, s, &begin);
-        const int64_t frames =
-            count > 0 ? shoal_fbank_frames(&corpus->options.fbank, count) : 0;
-        float *more =
-            realloc(made->features,
-                    sizeof *more *
-                        (size_t)((made->frames + frames) * corpus->info.bands + 1));
-        one->frames = more ? frames : 0;
-        one->first_frame = made->frames;
-        if (!more) {
-            sh_corpus_refuse(one, "out of memory");
-            continue;
-        }
-        made->features = more;
-        if (frames > 0)
-            sh_fbank_compute(r->banks[thread], s->samples + begin, count,
-                             more + made->frames * corpus->info.bands);
-        made->frames += frames;
-    }
-}
-
 static void recording_task(void *shared, int64_t task, int thread) {
     const reading *r = shared;
     const corpus_recording *recording = &r->corpus->recordings[r->first + task];
@@ -276,8 +246,36 @@ static void recording_task(void *shared, int64_t task, int thread) {
     const double speed = r->corpus->options.speed;
     if (status == SHOAL_OK && speed > 0 && speed != 1)
         status = play_faster(context, speed, &s);
-    if (status == SHOAL_OK)
-        make_features(r, recording, thread, &s, &r->found[task]);
+    if (status == SHOAL_OK) {
+        /* Features of all utterances of the recording; frames are counted from its first.
+           */
+        const shoal_corpus *corpus = r->corpus;
+        for (int64_t i = 0; i < recording->count; i++) {
+            corpus_utterance *one =
+                &corpus->utterances[corpus->order[recording->first + i]];
+            int64_t begin;
+            const int64_t count = cut(corpus, one, &s, &begin);
+            const int64_t frames =
+                count > 0 ? shoal_fbank_frames(&corpus->options.fbank, count) : 0;
+            float *more =
+                realloc(r->found[task].features,
+                        sizeof *more * (size_t)((r->found[task].frames + frames) *
+                                                    corpus->info.bands +
+                                                1));
+            one->frames = more ? frames : 0;
+            one->first_frame = r->found[task].frames;
+            if (!more) {
+                r->found[task].lost = true;
+                continue;
+            }
+            r->found[task].features = more;
+            if (frames > 0)
+                sh_fbank_compute(r->banks[thread], s.samples + begin, count,
+                                 more + r->found[task].frames * corpus->info.bands);
+            r->found[task].frames += frames;
+        }
+    }
+    r->found[task].lost = r->found[task].lost || status == SHOAL_NO_MEMORY;
     for (int64_t i = 0; i < recording->count && status != SHOAL_OK; i++)
         sh_corpus_refuse(&r->corpus->utterances[r->corpus->order[recording->first + i]],
                          "%s", shoal_context_message(context));
@@ -351,32 +349,41 @@ static bool write_chunk(const reading *r, int64_t count, FILE *file, cache_head 
     return good;
 }
 
-/* Reads all recordings into the open file, whose head and rows come last. */
+/* Reads all recordings into the open file, whose head and rows come last. SHOAL_IO: it
+   cannot be written. */
 static shoal_status write_all(shoal_corpus *corpus, FILE *file, cache_head *head,
                               cache_row *rows) {
-    reading r;
-    bool good = fwrite(head, sizeof *head, 1, file) == 1 &&
-                fwrite(rows, sizeof *rows, (size_t)head->utterances, file) ==
-                    (size_t)head->utterances;
-    shoal_status status = begin_reading(corpus, &r);
+    const size_t count = (size_t)head->utterances;
     const int64_t all = corpus->recording_count;
-    for (; r.first < all && good && status == SHOAL_OK; r.first += CHUNK) {
-        const int64_t count = min(CHUNK, all - r.first);
-        sh_team_run(sh_team_of(corpus->context), count, recording_task, &r);
-        good = write_chunk(&r, count, file, head, rows);
-        status = tell(corpus, r.first + count, all);
+    reading r;
+    shoal_status status = begin_reading(corpus, &r);
+    if (fwrite(head, sizeof *head, 1, file) != 1 ||
+        fwrite(rows, sizeof *rows, count, file) != count)
+        status = SHOAL_IO;
+    for (; r.first < all && status == SHOAL_OK; r.first += CHUNK) {
+        const int64_t chunk = min(CHUNK, all - r.first);
+        bool lost = false;
+        sh_team_run(sh_team_of(corpus->context), chunk, recording_task, &r);
+        for (int64_t i = 0; i < chunk; i++)
+            lost = lost || r.found[i].lost;
+        if (!write_chunk(&r, chunk, file, head, rows))
+            status = SHOAL_IO;
+        else if (lost)
+            status = sh_fail(corpus->context, SHOAL_NO_MEMORY,
+                             "out of memory for the features");
+        else
+            status = tell(corpus, r.first + chunk, all);
     }
+    const int error = errno;
     end_reading(&r, corpus->context->threads);
-    head->checksum =
-        mix_words(head->checksum, rows, sizeof *rows * (size_t)head->utterances);
-    good = good && fseek(file, 0, SEEK_SET) == 0 &&
-           fwrite(head, sizeof *head, 1, file) == 1 &&
-           fwrite(rows, sizeof *rows, (size_t)head->utterances, file) ==
-               (size_t)head->utterances;
-    if (status == SHOAL_OK && !good)
-        status = sh_fail(corpus->context, SHOAL_IO, "the features cannot be written: %s",
-                         strerror(errno));
-    return status;
+    errno = error;
+    if (status != SHOAL_OK)
+        return status;
+    head->checksum = mix_words(head->checksum, rows, sizeof *rows * count);
+    return fseek(file, 0, SEEK_SET) == 0 && fwrite(head, sizeof *head, 1, file) == 1 &&
+                   fwrite(rows, sizeof *rows, count, file) == count
+               ? SHOAL_OK
+               : SHOAL_IO;
 }
 
 static shoal_status make_file(shoal_corpus *corpus, const char *path, uint64_t key) {
@@ -386,16 +393,18 @@ static shoal_status make_file(shoal_corpus *corpus, const char *path, uint64_t k
                        .utterances = corpus->utterance_count};
     memcpy(head.magic, magic, sizeof magic);
     cache_row *rows = calloc((size_t)corpus->utterance_count + 1, sizeof *rows);
-    shoal_status status = rows ? shoal_replacement_create(NULL, path, &to)
-                               : SHOAL_NO_MEMORY;
-    bool put = status == SHOAL_OK;
-    if (put)
+    if (!rows)
+        return sh_fail(corpus->context, SHOAL_NO_MEMORY,
+                       "out of memory for the features");
+    sh_remove_leftovers(corpus->options.cache);
+    shoal_status status = shoal_replacement_create(corpus->context, path, &to);
+    if (status == SHOAL_OK) {
         status = write_all(corpus, shoal_replacement_file(to), &head, rows);
-    if (put && status == SHOAL_OK)
-        put = (status = shoal_replacement_commit(to, SHOAL_SYNC_DATA)) == SHOAL_OK;
-    if (!put)
-        sh_fail(corpus->context, status, "%s cannot be written: %s", path,
-                strerror(errno));
+        if (status == SHOAL_IO)
+            sh_file_cannot(corpus->context, path, "write the features to it");
+    }
+    if (status == SHOAL_OK)
+        status = shoal_replacement_commit(to, SHOAL_SYNC_DATA);
     shoal_replacement_destroy(to);
     free(rows);
     return status;

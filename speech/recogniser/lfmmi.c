@@ -298,25 +298,6 @@ static shoal_status check_rows(const shoal_lfmmi *lfmmi, int64_t count,
     return SHOAL_OK;
 }
 
-/* An utterance without a path is left out; a broken one counts as a bad one. */
-static void add_up(const lfmmi_call *c, double *losses, shoal_lfmmi_result *result) {
-    for (int64_t b = 0; b < c->batch->batch; b++) {
-        const int64_t steps = c->batch->offsets[b + 1] - c->batch->offsets[b];
-        const bool impossible = isinf(c->objectives[b]);
-        const bool broken = isnan(c->objectives[b]);
-        const double loss = impossible ? 0
-                            : broken   ? -broken_step * (double)steps
-                                       : -c->objectives[b];
-        result->sum += loss;
-        result->steps += impossible ? 0 : steps;
-        result->utterances += !impossible;
-        result->impossible += impossible;
-        result->broken += broken;
-        if (losses)
-            losses[b] = loss;
-    }
-}
-
 shoal_status shoal_lfmmi_loss(shoal_lfmmi *lfmmi, const shoal_lfmmi_batch *batch,
                               const float *outputs, double factor, float *gradient,
                               double *losses, shoal_lfmmi_result *result) {
@@ -347,9 +328,24 @@ shoal_status shoal_lfmmi_loss(shoal_lfmmi *lfmmi, const shoal_lfmmi_batch *batch
         sh_team_run(sh_team_of(lfmmi->context), batch->batch, loss_task, &c);
     for (size_t b = 0; b < count && good; b++)
         good = !c.lost[b];
-    if (good)
-        add_up(&c, losses, result);
-    else
+    if (good) {
+        /* An utterance without a path is left out; a broken one counts as a bad one. */
+        for (int64_t b = 0; b < c.batch->batch; b++) {
+            const int64_t steps = c.batch->offsets[b + 1] - c.batch->offsets[b];
+            const bool impossible = isinf(c.objectives[b]);
+            const bool broken = isnan(c.objectives[b]);
+            const double loss = impossible ? 0
+                                : broken   ? -broken_step * (double)steps
+                                           : -c.objectives[b];
+            result->sum += loss;
+            result->steps += impossible ? 0 : steps;
+            result->utterances += !impossible;
+            result->impossible += impossible;
+            result->broken += broken;
+            if (losses)
+                losses[b] = loss;
+        }
+    } else
         status = no_memory(lfmmi->context);
     free(c.objectives);
     free(c.lost);

@@ -215,28 +215,6 @@ typedef struct {
     float *from, *to; /* [states] */
 } best_pass;
 
-/* arcs' logarithms: [arcs] */
-static void step_best(const best_pass *p, const float *logs, int64_t t) {
-    const arc_lists *in = &p->den->in;
-    const float *y = p->y + t * p->outputs;
-    int32_t *came = p->came + t * p->den->states;
-    p->to[0] = -INFINITY;
-    came[0] = -1;
-    for (int32_t s = 1; s < p->den->states; s++) {
-        float best = -INFINITY;
-        int32_t arc = -1;
-        for (int32_t a = in->first[s]; a < in->first[s + 1]; a++) {
-            const float score = p->from[in->other[a]] + logs[a];
-            arc = score > best ? a : arc;
-            best = score > best ? score : best;
-        }
-        best += y[p->den->outputs[s].entry];
-        const float stay = p->from[s] + y[p->den->outputs[s].loop];
-        came[s] = stay >= best || arc < 0 ? -1 : in->other[arc];
-        p->to[s] = stay >= best ? stay : best;
-    }
-}
-
 /* Follows the path back; returns how many phones it has. */
 static int64_t trace(const best_pass *p, int32_t state, int32_t *phones,
                      int32_t *begins) {
@@ -278,7 +256,25 @@ int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
     for (size_t s = 0; s < states; s++)
         p.from[s] = logf(den->init[s]);
     for (int64_t t = 0; t < steps; t++) {
-        step_best(&p, logs, t);
+        /* arcs' logarithms: [arcs] */
+        const arc_lists *in = &p.den->in;
+        const float *k = p.y + t * p.outputs;
+        int32_t *came = p.came + t * p.den->states;
+        p.to[0] = -INFINITY;
+        came[0] = -1;
+        for (int32_t s = 1; s < p.den->states; s++) {
+            float best = -INFINITY;
+            int32_t arc = -1;
+            for (int32_t a = in->first[s]; a < in->first[s + 1]; a++) {
+                const float score = p.from[in->other[a]] + logs[a];
+                arc = score > best ? a : arc;
+                best = score > best ? score : best;
+            }
+            best += k[p.den->outputs[s].entry];
+            const float stay = p.from[s] + k[p.den->outputs[s].loop];
+            came[s] = stay >= best || arc < 0 ? -1 : in->other[arc];
+            p.to[s] = stay >= best ? stay : best;
+        }
         float *last = p.from;
         p.from = p.to;
         p.to = last;

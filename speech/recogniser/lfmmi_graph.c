@@ -46,25 +46,6 @@ static void place_den(void *argument, block_layout *block) {
     den->first_weight = sh_reserve(block, sizes->firsts, sizeof *den->first_weight);
 }
 
-static void fill_arcs(const phone_lm *lm, den_graph *den) {
-    memcpy(den->out.first, lm->first, sizeof *lm->first * (size_t)(lm->states + 1));
-    for (int32_t a = 0; a < lm->arcs; a++) {
-        den->out.other[a] = lm->next[a];
-        den->out.weight[a] = (float)lm->weight[a];
-        den->in.first[lm->next[a] + 1]++;
-    }
-    for (int32_t s = 0; s < lm->states; s++)
-        den->in.first[s + 1] += den->in.first[s];
-    for (int32_t s = 0; s < lm->states; s++)
-        for (int32_t a = lm->first[s]; a < lm->first[s + 1]; a++) {
-            const int32_t at = den->in.first[lm->next[a]]++;
-            den->in.other[at] = s;
-            den->in.weight[at] = (float)lm->weight[a];
-        }
-    memmove(den->in.first + 1, den->in.first, sizeof *den->in.first * (size_t)lm->states);
-    den->in.first[0] = 0;
-}
-
 /* The mean of where one is in 100 steps from the start; rows are normalised, a loop
    counting 1. sums: [3][states] */
 static void find_occupancy(const phone_lm *lm, double *sums) {
@@ -106,19 +87,6 @@ static int64_t count_firsts(const phone_lm *lm, const double *init, double *ways
     return count;
 }
 
-static void fill_firsts(const phone_lm *lm, const double *ways, den_graph *den) {
-    int32_t at = 0;
-    for (int32_t p = 0; p < lm->phones; p++) {
-        den->first_of[p] = at;
-        for (int32_t s = 1; s < lm->states; s++)
-            if (lm->last[s] == p && ways[s] > 0) {
-                den->first_state[at] = s;
-                den->first_weight[at++] = ways[s];
-            }
-    }
-    den->first_of[lm->phones] = at;
-}
-
 bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *den) {
     const size_t states = (size_t)lm->states;
     double *sums = calloc(5 * states + 1, sizeof *sums);
@@ -140,8 +108,33 @@ bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *de
         den->occupancy[s] = (float)sums[s];
     }
     if (den->block) {
-        fill_arcs(lm, den);
-        fill_firsts(lm, ways, den);
+        memcpy(den->out.first, lm->first, sizeof *lm->first * (size_t)(lm->states + 1));
+        for (int32_t a = 0; a < lm->arcs; a++) {
+            den->out.other[a] = lm->next[a];
+            den->out.weight[a] = (float)lm->weight[a];
+            den->in.first[lm->next[a] + 1]++;
+        }
+        for (int32_t s = 0; s < lm->states; s++)
+            den->in.first[s + 1] += den->in.first[s];
+        for (int32_t s = 0; s < lm->states; s++)
+            for (int32_t a = lm->first[s]; a < lm->first[s + 1]; a++) {
+                const int32_t at = den->in.first[lm->next[a]]++;
+                den->in.other[at] = s;
+                den->in.weight[at] = (float)lm->weight[a];
+            }
+        memmove(den->in.first + 1, den->in.first,
+                sizeof *den->in.first * (size_t)lm->states);
+        den->in.first[0] = 0;
+        int32_t at = 0;
+        for (int32_t p = 0; p < lm->phones; p++) {
+            den->first_of[p] = at;
+            for (int32_t s = 1; s < lm->states; s++)
+                if (lm->last[s] == p && ways[s] > 0) {
+                    den->first_state[at] = s;
+                    den->first_weight[at++] = ways[s];
+                }
+        }
+        den->first_of[lm->phones] = at;
     }
     free(sums);
     return den->block != NULL;
@@ -299,38 +292,6 @@ static void add_arc(num_draft *d, int32_t from, int32_t node, int32_t state,
         d->states[to].least = d->states[from].least + 1;
 }
 
-/* The first state stands for the first node with all states that one may begin in. */
-static void add_beginning(num_draft *d, const den_graph *den) {
-    state_at(d, 0, 0);
-    if (!d->failed)
-        d->states[0].least = 0;
-    for (int32_t a = d->nodes.first[0]; a < d->nodes.first[1] && !d->failed; a++) {
-        const node_arc arc = d->nodes.arcs[a];
-        for (int32_t i = den->first_of[arc.phone]; i < den->first_of[arc.phone + 1]; i++)
-            add_arc(d, 0, arc.to, den->first_state[i], den->first_weight[i]);
-    }
-}
-
-/* Arcs were written in the order of the states they leave; so from the last to the first
-   every `rest` is known when it is needed. Returns how many states reach an end. */
-static int32_t find_rest(num_draft *d, const den_graph *den) {
-    int32_t kept = 0;
-    for (int32_t i = 0; i < d->state_count; i++)
-        if (i > 0 && d->states[i].node >= d->nodes.end &&
-            den->final[d->states[i].state] > 0)
-            d->states[i].rest = 0;
-    for (int32_t a = d->arc_count - 1; a >= 0; a--) {
-        const int32_t rest = d->states[d->arcs[a].to].rest + 1;
-        if (rest < d->states[d->arcs[a].from].rest)
-            d->states[d->arcs[a].from].rest = rest;
-    }
-    for (int32_t n = 0; n < d->nodes.nodes; n++)
-        for (int32_t i = d->heads[n]; i >= 0; i = d->states[i].next)
-            if (d->states[i].rest < INT32_MAX / 2)
-                d->states[i].number = kept++;
-    return kept;
-}
-
 static void place_num(void *argument, block_layout *block) {
     num_graph *num = argument;
     place_arcs(block, num->states, num->arcs, &num->in);
@@ -367,7 +328,22 @@ static void sort_arcs(const num_draft *d, int32_t states, bool by_source,
 }
 
 static bool finish(num_draft *d, const den_graph *den, int32_t topology, num_graph *num) {
-    const int32_t kept = find_rest(d, den);
+    /* Arcs were written in the order of the states they leave; so from the last to the
+       first every `rest` is known when it is needed. */
+    int32_t kept = 0;
+    for (int32_t i = 0; i < d->state_count; i++)
+        if (i > 0 && d->states[i].node >= d->nodes.end &&
+            den->final[d->states[i].state] > 0)
+            d->states[i].rest = 0;
+    for (int32_t a = d->arc_count - 1; a >= 0; a--) {
+        const int32_t rest = d->states[d->arcs[a].to].rest + 1;
+        if (rest < d->states[d->arcs[a].from].rest)
+            d->states[d->arcs[a].from].rest = rest;
+    }
+    for (int32_t n = 0; n < d->nodes.nodes; n++)
+        for (int32_t i = d->heads[n]; i >= 0; i = d->states[i].next)
+            if (d->states[i].rest < INT32_MAX / 2)
+                d->states[i].number = kept++;
     if (d->states[0].number != 0)
         return true; /* no path: no states */
     num->states = kept;
@@ -405,7 +381,17 @@ bool sh_num_make(const phone_lm *lm, const den_graph *den, int32_t topology,
     good = good && d.heads && d.tails;
     if (good) {
         memset(d.heads, -1, sizeof *d.heads * nodes);
-        add_beginning(&d, den);
+        /* The first state stands for the first node with all states that one may begin
+           in. */
+        state_at(&d, 0, 0);
+        if (!d.failed)
+            d.states[0].least = 0;
+        for (int32_t a = d.nodes.first[0]; a < d.nodes.first[1] && !d.failed; a++) {
+            const node_arc arc = d.nodes.arcs[a];
+            for (int32_t i = den->first_of[arc.phone]; i < den->first_of[arc.phone + 1];
+                 i++)
+                add_arc(&d, 0, arc.to, den->first_state[i], den->first_weight[i]);
+        }
         for (int32_t n = 1; n < d.nodes.nodes; n++)
             for (int32_t i = d.heads[n]; i >= 0 && !d.failed; i = d.states[i].next)
                 for (int32_t a = d.nodes.first[n]; a < d.nodes.first[n + 1]; a++) {

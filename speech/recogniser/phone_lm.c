@@ -148,31 +148,6 @@ static void count_silence(counting *c, double chance) {
     go_on(c);
 }
 
-static void count_word(counting *c, int32_t word) {
-    const int64_t count = shoal_lexicon_pronunciations(c->texts->lexicon, word);
-    for (int64_t i = 0; i < count; i++) {
-        const int32_t *phones;
-        const int64_t length =
-            shoal_lexicon_pronunciation(c->texts->lexicon, word, i, &phones);
-        push(c, phones, length, 1 / (double)count);
-    }
-    go_on(c);
-}
-
-static void count_utterance(counting *c, int64_t index) {
-    const int64_t begin = c->texts->offsets[index], end = c->texts->offsets[index + 1];
-    c->live.count = 0;
-    c->failed = !add_live(&c->live, append(0, c->longest, START), 1) || c->failed;
-    count_silence(c, edge_silence);
-    for (int64_t w = begin; w < end; w++) {
-        count_word(c, c->texts->words[w]);
-        count_silence(c, w + 1 == end ? edge_silence : inner_silence);
-    }
-    for (int64_t i = 0; i < c->live.count; i++)
-        count_gram(&c->table, c->live.list[i].history << BITS | END,
-                   c->live.list[i].share);
-}
-
 /* ---- Sorted counts ----------------------------------------------------------------- */
 
 /* An n-gram's count, under the history that it has now; `from` is the one it had. */
@@ -351,18 +326,6 @@ void sh_phone_lm_free(phone_lm *lm) {
     *lm = (phone_lm){0};
 }
 
-static int32_t state_of(const uint64_t *histories, int32_t count, uint64_t history) {
-    int32_t low = 0, high = count;
-    while (low < high) {
-        const int32_t middle = low + (high - low) / 2;
-        if (histories[middle] < history)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
 /* Rows [begin, end) become the next state. */
 static void add_state(phone_lm *lm, const row *rows, int64_t begin, int64_t end,
                       double sum, const uint64_t *histories, int32_t states,
@@ -380,8 +343,16 @@ static void add_state(phone_lm *lm, const row *rows, int64_t begin, int64_t end,
         }
         const uint64_t to = append(rows[begin].history, longest, rows[i].symbol);
         lm->phone[lm->arcs] = (int32_t)rows[i].symbol - FIRST_PHONE;
-        lm->next[lm->arcs] =
-            state_of(histories, states, reduce(to, longest, kept, kept_count));
+        const uint64_t history = reduce(to, longest, kept, kept_count);
+        int32_t low = 0, high = states;
+        while (low < high) {
+            const int32_t middle = low + (high - low) / 2;
+            if (histories[middle] < history)
+                low = middle + 1;
+            else
+                high = middle;
+        }
+        lm->next[lm->arcs] = low;
         lm->weight[lm->arcs++] = share;
     }
     lm->first[state + 1] = lm->arcs;
@@ -429,8 +400,10 @@ static bool make_automaton(const gram_table *table, int64_t extra, phone_lm *lm)
     return good;
 }
 
-static shoal_status check(shoal_context *context, const phone_texts *texts, int32_t order,
-                          int64_t extra) {
+shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
+                              int32_t order, int64_t extra, phone_lm *lm) {
+    counting c = {.texts = texts, .longest = order - 1};
+    *lm = (phone_lm){0};
     const shoal_lexicon_info info = shoal_lexicon_describe(texts->lexicon);
     if (order < PHONE_LM_LEAST_ORDER || order > PHONE_LM_MOST_ORDER || extra < -1 ||
         info.phones > PHONE_LM_PHONES)
@@ -440,18 +413,27 @@ static shoal_status check(shoal_context *context, const phone_texts *texts, int3
                        (int)order, PHONE_LM_PHONES);
     if (texts->count == 0)
         return sh_fail(context, SHOAL_INVALID, "there is no transcript to count in");
-    return SHOAL_OK;
-}
-
-shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
-                              int32_t order, int64_t extra, phone_lm *lm) {
-    counting c = {.texts = texts, .longest = order - 1};
-    *lm = (phone_lm){0};
-    const shoal_status status = check(context, texts, order, extra);
-    if (status != SHOAL_OK)
-        return status;
-    for (int64_t i = 0; i < texts->count; i++)
-        count_utterance(&c, i);
+    for (int64_t i = 0; i < texts->count; i++) {
+        const int64_t begin = c.texts->offsets[i], end = c.texts->offsets[i + 1];
+        c.live.count = 0;
+        c.failed = !add_live(&c.live, append(0, c.longest, START), 1) || c.failed;
+        count_silence(&c, edge_silence);
+        for (int64_t w = begin; w < end; w++) {
+            const int32_t word = c.texts->words[w];
+            const int64_t count = shoal_lexicon_pronunciations(c.texts->lexicon, word);
+            for (int64_t k = 0; k < count; k++) {
+                const int32_t *phones;
+                const int64_t length =
+                    shoal_lexicon_pronunciation(c.texts->lexicon, word, k, &phones);
+                push(&c, phones, length, 1 / (double)count);
+            }
+            go_on(&c);
+            count_silence(&c, w + 1 == end ? edge_silence : inner_silence);
+        }
+        for (int64_t k = 0; k < c.live.count; k++)
+            count_gram(&c.table, c.live.list[k].history << BITS | END,
+                       c.live.list[k].share);
+    }
     lm->phones = (int32_t)shoal_lexicon_describe(texts->lexicon).phones;
     lm->order = order;
     const bool good = !c.failed && !c.table.failed && c.table.used < INT32_MAX / 2 &&

@@ -258,28 +258,6 @@ static shoal_recogniser_options known(const shoal_recogniser_options *options) {
     return all;
 }
 
-static shoal_status open_all(shoal_recogniser *made, const char *path,
-                             const shoal_recogniser_options *options) {
-    shoal_checkpoint *file = NULL;
-    shoal_status status = find_weights(made, path);
-    if (status == SHOAL_OK)
-        status = shoal_checkpoint_open(made->context, made->path, &file);
-    if (status == SHOAL_OK)
-        status = read_notes(made, file);
-    if (status == SHOAL_OK)
-        status = load_model(made, file);
-    shoal_checkpoint_close(file);
-    if (status == SHOAL_OK)
-        status = make_view(made, options);
-    if (status == SHOAL_OK && (options->lexicon || options->lm))
-        status = shoal_recogniser_set_words(made, options);
-    if (status == SHOAL_OK && made->info.loss == SHOAL_RECOGNISER_LFMMI &&
-        !made->words
-             .decoder) /* now, so that a missing file is found before a recording */
-        status = shoal_recogniser_graphs(made, NULL, &made->lfmmi);
-    return status;
-}
-
 shoal_status shoal_recogniser_open(shoal_context *context, const char *path,
                                    const shoal_recogniser_options *options,
                                    shoal_recogniser **recogniser) {
@@ -292,7 +270,23 @@ shoal_status shoal_recogniser_open(shoal_context *context, const char *path,
     if (!made)
         return SHOAL_NO_MEMORY;
     *made = (shoal_recogniser){.context = context};
-    const shoal_status status = open_all(made, path, &all);
+    shoal_checkpoint *file = NULL;
+    shoal_status status = find_weights(made, path);
+    if (status == SHOAL_OK)
+        status = shoal_checkpoint_open(made->context, made->path, &file);
+    if (status == SHOAL_OK)
+        status = read_notes(made, file);
+    if (status == SHOAL_OK)
+        status = load_model(made, file);
+    shoal_checkpoint_close(file);
+    if (status == SHOAL_OK)
+        status = make_view(made, &all);
+    if (status == SHOAL_OK && (all.lexicon || all.lm))
+        status = shoal_recogniser_set_words(made, &all);
+    if (status == SHOAL_OK && made->info.loss == SHOAL_RECOGNISER_LFMMI &&
+        !made->words
+             .decoder) /* now, so that a missing file is found before a recording */
+        status = shoal_recogniser_graphs(made, NULL, &made->lfmmi);
     if (status == SHOAL_OK)
         *recogniser = made;
     else

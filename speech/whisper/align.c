@@ -360,20 +360,6 @@ static void add_row(void *shared, int64_t row, int thread) {
     }
 }
 
-/* mean [rows][columns]: the heads' together. */
-static void look(aligner *a, const align_task *task, int64_t rows, int64_t columns) {
-    const team workers = sh_team_of(a->context);
-    for (int head = 0; head < a->head_count; head += HEADS_AT_ONCE) {
-        const int left = a->head_count - head;
-        comparing c = {a, rows, columns, left < HEADS_AT_ONCE ? left : HEADS_AT_ONCE,
-                       head == 0};
-        sh_decoder_weights(a->network, task->window, a->ids, (int)rows, a->heads + head,
-                           c.heads, a->weights);
-        sh_team_run(workers, c.heads, compare_head, &c);
-        sh_team_run(workers, rows, add_row, &c);
-    }
-}
-
 /* ---- One window ------------------------------------------------------------------ */
 
 /* Start, language and task, <no timestamps>, the text and its end. Returns the tokens
@@ -396,18 +382,6 @@ static int write_ids(aligner *a, const align_task *task, int *count) {
     a->ids[made] = t->end_of_text;
     *count = kept;
     return before;
-}
-
-static void time_words(aligner *a, const align_task *task, int count) {
-    for (int i = 0; i < count; i++) {
-        aligned_word *word = &a->words[i];
-        double sum = 0;
-        for (int k = word->first; k < word->end; k++)
-            sum += exp((double)task->logprobs[a->place[k]]);
-        word->probability = sum / (word->end - word->first);
-        word->begins = a->first[word->first] / 50.0;
-        word->ends = a->first[word->end] / 50.0;
-    }
 }
 
 /* The median length of a word, at most 0.7 s. */
@@ -454,10 +428,29 @@ int sh_align(aligner *a, const align_task *task, const aligned_word **words) {
     a->word_count = 0;
     if (count == 0)
         return 0;
-    look(a, task, before + count + 2, columns);
+    /* mean [rows][columns]: the heads' together. */
+    const int64_t rows = before + count + 2;
+    const team workers = sh_team_of(a->context);
+    for (int head = 0; head < a->head_count; head += HEADS_AT_ONCE) {
+        const int left = a->head_count - head;
+        comparing c = {a, rows, columns, left < HEADS_AT_ONCE ? left : HEADS_AT_ONCE,
+                       head == 0};
+        sh_decoder_weights(a->network, task->window, a->ids, (int)rows, a->heads + head,
+                           c.heads, a->weights);
+        sh_team_run(workers, c.heads, compare_head, &c);
+        sh_team_run(workers, rows, add_row, &c);
+    }
     sh_warp(a->mean + before * columns, count + 1, columns, a->steps, a->sums, a->first);
     int made = sh_words_split(task->tokens, ids, count, task->spaces, a->words);
-    time_words(a, task, made);
+    for (int i = 0; i < made; i++) {
+        aligned_word *word = &a->words[i];
+        double sum = 0;
+        for (int k = word->first; k < word->end; k++)
+            sum += exp((double)task->logprobs[a->place[k]]);
+        word->probability = sum / (word->end - word->first);
+        word->begins = a->first[word->first] / 50.0;
+        word->ends = a->first[word->end] / 50.0;
+    }
     shorten(a, ids, task->tokens, made);
     made = sh_words_merge(task->tokens, ids, a->words, made);
     for (int i = 0; i < made; i++) {

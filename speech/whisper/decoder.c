@@ -76,7 +76,11 @@ int64_t sh_decoder_window_bytes(const whisper_sizes *sizes, bool exact) {
     return one * sizes->text_heads * sizes->text_layers;
 }
 
-static void place_cache(decoder *d, block_layout *block) {
+static void place(void *argument, block_layout *block) {
+    decoder *d = argument;
+    const int64_t audio = d->model->file->sizes.audio_positions;
+    const int64_t rows = d->longest, width = d->width;
+    sh_reserve(block, 1, sizeof *d);
     const whisper_sizes *sizes = &d->model->file->sizes;
     const int64_t texts = d->texts;
     const int64_t places = sh_mul_checked(d->positions, texts);
@@ -93,14 +97,6 @@ static void place_cache(decoder *d, block_layout *block) {
     d->length = sh_reserve(block, texts, sizeof *d->length);
     d->new_length = sh_reserve(block, texts, sizeof *d->new_length);
     d->window = sh_reserve(block, texts, sizeof *d->window);
-}
-
-static void place(void *argument, block_layout *block) {
-    decoder *d = argument;
-    const int64_t audio = d->model->file->sizes.audio_positions;
-    const int64_t rows = d->longest, width = d->width;
-    sh_reserve(block, 1, sizeof *d);
-    place_cache(d, block);
     d->queue = sh_reserve(block, rows, sizeof *d->queue);
     d->rows = sh_reserve(block, rows, sizeof *d->rows);
     d->groups = sh_reserve(block, rows, sizeof *d->groups);
@@ -360,20 +356,6 @@ static void audio_task(void *shared, int64_t task, int thread) {
                (size_t)dim * sizeof *mixed);
 }
 
-/* Rows one after another that hear one window; as many as a panel holds. */
-static int64_t find_groups(decoder *d, int64_t rows) {
-    int64_t count = 0;
-    for (int64_t r = 0; r < rows; r++) {
-        row_group *last = &d->groups[count - 1];
-        if (count > 0 && last->count < PACKED_ROWS &&
-            d->window[d->rows[r].text] == d->window[d->rows[last->first].text])
-            last->count++;
-        else
-            d->groups[count++] = (row_group){(int32_t)r, 1};
-    }
-    return count;
-}
-
 /* ---- The network ---------------------------------------------------------------- */
 
 /* y [rows][outputs] = layer(x [rows][inputs]), both without gaps. */
@@ -426,7 +408,16 @@ void sh_decoder_forget(decoder *d) {
 
 /* The rows are there; afterwards `normed` holds what logits come from. */
 static void run(decoder *d, int64_t rows) {
-    const int64_t groups = find_groups(d, rows);
+    /* Rows one after another that hear one window; as many as a panel holds. */
+    int64_t groups = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        row_group *last = &d->groups[groups - 1];
+        if (groups > 0 && last->count < PACKED_ROWS &&
+            d->window[d->rows[r].text] == d->window[d->rows[last->first].text])
+            last->count++;
+        else
+            d->groups[groups++] = (row_group){(int32_t)r, 1};
+    }
     for (int64_t row = 0; row < rows;
          row++) { /* the token's embedding + its position's */
         const row_place at = d->rows[row];

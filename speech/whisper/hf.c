@@ -445,31 +445,6 @@ static shoal_status read_vocabulary(folder *f, const file_map *map, whisper_file
     return status;
 }
 
-/* Tokens have no more bytes than the vocabulary's text: its size is that of their
-   room. */
-static shoal_status read_folder(folder *f, const whisper_sizes *sizes,
-                                const file_map *map, whisper_file **file) {
-    shoal_status status = sh_whisper_file_allocate(f->context, sizes, map->size, file);
-    if (status == SHOAL_OK)
-        status = read_vocabulary(f, map, *file);
-    if (status == SHOAL_OK)
-        status = there(f, "model.safetensors") || there(f, "model.safetensors.index.json")
-                     ? sh_safetensors_open(f->context, f->name, &(*file)->source->weights)
-                     : sh_fail(f->context, SHOAL_BAD_FILE,
-                               "%s: has neither model.safetensors nor "
-                               "model.safetensors.index.json",
-                               f->path);
-    if (status == SHOAL_OK)
-        status = take_weights(f->context, f->name, *file);
-    if (status == SHOAL_OK)
-        sh_mel_filters((*file)->sizes.mels, (*file)->source->mel_filters);
-    if (status != SHOAL_OK) {
-        sh_whisper_file_close(*file);
-        *file = NULL;
-    }
-    return status;
-}
-
 static shoal_status open_vocabulary(folder *f, file_map *map) {
     if (!there(f, "vocab.json") && !there(f, "tokenizer.json"))
         return sh_fail(f->context, SHOAL_BAD_FILE,
@@ -501,7 +476,27 @@ shoal_status sh_hf_open(shoal_context *context, const char *path, whisper_file *
         status = open_vocabulary(&f, &map);
     if (status != SHOAL_OK)
         return status;
-    status = read_folder(&f, &sizes, &map, file);
+    /* Tokens have no more bytes than the vocabulary's text: its size is that of their
+       room. */
+    status = sh_whisper_file_allocate(f.context, &sizes, map.size, file);
+    if (status == SHOAL_OK)
+        status = read_vocabulary(&f, &map, *file);
+    if (status == SHOAL_OK)
+        status = there(&f, "model.safetensors") ||
+                         there(&f, "model.safetensors.index.json")
+                     ? sh_safetensors_open(f.context, f.name, &(*file)->source->weights)
+                     : sh_fail(f.context, SHOAL_BAD_FILE,
+                               "%s: has neither model.safetensors nor "
+                               "model.safetensors.index.json",
+                               f.path);
+    if (status == SHOAL_OK)
+        status = take_weights(f.context, f.name, *file);
+    if (status == SHOAL_OK)
+        sh_mel_filters((*file)->sizes.mels, (*file)->source->mel_filters);
+    if (status != SHOAL_OK) {
+        sh_whisper_file_close(*file);
+        *file = NULL;
+    }
     sh_file_map_close(&map);
     return status;
 }

@@ -171,7 +171,14 @@ static void place_hypotheses(block_layout *block, int count, int positions,
     }
 }
 
-static void place_lists(search *s, block_layout *block) {
+static void place(void *argument, block_layout *block) {
+    search *s = argument;
+    sh_reserve(block, 1, sizeof *s);
+    s->logits = reserve_floats(block, s->texts, s->vocabulary);
+    s->drawing = reserve_floats(block, s->context->threads, s->vocabulary);
+    place_hypotheses(block, s->texts, s->positions, &s->live);
+    place_hypotheses(block, s->texts, s->positions, &s->next);
+    place_hypotheses(block, s->texts, s->positions, &s->done);
     const int64_t texts = s->texts;
     const int64_t all = sh_mul_checked(texts, texts + 1);
     s->candidates = sh_reserve(block, all, sizeof *s->candidates);
@@ -186,17 +193,6 @@ static void place_lists(search *s, block_layout *block) {
     int32_t *own = sh_reserve(block, sh_mul_checked(texts, texts), sizeof *own);
     for (int i = 0; i < s->texts && s->jobs && own; i++)
         s->jobs[i] = (search_job){.texts = own + (int64_t)i * s->texts};
-}
-
-static void place(void *argument, block_layout *block) {
-    search *s = argument;
-    sh_reserve(block, 1, sizeof *s);
-    s->logits = reserve_floats(block, s->texts, s->vocabulary);
-    s->drawing = reserve_floats(block, s->context->threads, s->vocabulary);
-    place_hypotheses(block, s->texts, s->positions, &s->live);
-    place_hypotheses(block, s->texts, s->positions, &s->next);
-    place_hypotheses(block, s->texts, s->positions, &s->done);
-    place_lists(s, block);
 }
 
 shoal_status sh_search_create(shoal_context *context, decoder *network, search **made) {
@@ -287,18 +283,22 @@ bool sh_search_ended(const search *s, int number, search_result *result) {
     return true;
 }
 
-/* The task as it can be done. */
-static search_task bounded(const search *s, const search_task *task) {
+int sh_search_begin(search *s, const search_task *task) {
+    /* The task as it can be done. */
     search_task wanted = *task;
     const int room = s->positions - task->prompt_count + 1;
     wanted.longest = wanted.longest < room ? wanted.longest : room;
     wanted.longest = wanted.longest < s->positions ? wanted.longest : s->positions;
     wanted.beams = wanted.beams < s->texts ? wanted.beams : s->texts;
     wanted.prompt = NULL;
-    return wanted;
-}
-
-static void take_texts(search *s, search_job *job) {
+    if (wanted.beams > s->free_count ||
+        task->prompt_count > sh_decoder_free_rows(s->network))
+        return -1;
+    int number = 0;
+    while (s->jobs[number].used)
+        number++;
+    search_job *job = &s->jobs[number];
+    *job = (search_job){.used = true, .task = wanted, .texts = job->texts};
     for (int i = 0; i < job->task.beams; i++) {
         const int32_t text = s->free_texts[--s->free_count];
         hypothesis *const all[] = {&s->live[text], &s->next[text], &s->done[text]};
@@ -309,19 +309,6 @@ static void take_texts(search *s, search_job *job) {
             all[j]->ended = false;
         }
     }
-}
-
-int sh_search_begin(search *s, const search_task *task) {
-    const search_task wanted = bounded(s, task);
-    if (wanted.beams > s->free_count ||
-        task->prompt_count > sh_decoder_free_rows(s->network))
-        return -1;
-    int number = 0;
-    while (s->jobs[number].used)
-        number++;
-    search_job *job = &s->jobs[number];
-    *job = (search_job){.used = true, .task = wanted, .texts = job->texts};
-    take_texts(s, job);
     sh_decoder_begin(s->network, job->texts[0], task->window);
     for (int i = 0; i < task->prompt_count; i++) {
         const int row = sh_decoder_queue(s->network, job->texts[0], task->prompt[i]);
@@ -332,27 +319,6 @@ int sh_search_begin(search *s, const search_task *task) {
 }
 
 /* ---- Rows of logits ------------------------------------------------------------- */
-
-/* Which rows of the run are wanted: of a job that begins the prompt's last, else that of
-   each text that goes on. What lies in logits[i] is for rows[i]. */
-static void list_rows(search *s) {
-    s->row_count = 0;
-    for (int number = 0; number < s->texts; number++) {
-        const search_job *job = &s->jobs[number];
-        if (!job->used || job->ended)
-            continue;
-        const int texts = job->step == 0   ? 1
-                          : has_beams(job) ? job->live
-                                           : job->task.beams;
-        for (int i = 0; i < texts; i++) {
-            const int32_t row = job->step == 0 ? job->prompt_row
-                                               : s->pending[job->texts[i]];
-            if (job->step > 0 && s->live[job->texts[i]].ended)
-                continue;
-            s->rows[s->row_count++] = (logit_row){.job = number, .text = i, .row = row};
-        }
-    }
-}
 
 static double probability_of(const search *s, const float *logits, int32_t token) {
     float largest;
@@ -454,26 +420,6 @@ static int insert(candidate *list, int count, int most, candidate one) {
     return count;
 }
 
-/* The best beams + 1 continuations of one beam. */
-static void propose(search *s, const logit_row *row, const float *logits) {
-    const search_job *job = &s->jobs[row->job];
-    const int32_t text = job->texts[row->text];
-    const hypothesis *h = &s->live[text];
-    candidate *own = s->candidates + (int64_t)text * (s->texts + 1);
-    const int most = job->task.beams + 1;
-    int found = 0;
-    float floor = -INFINITY;
-    for (int32_t token = 0; token < s->vocabulary && !row->damaged; token++)
-        if (logits[token] > floor) {
-            const double one = (double)logits[token] - row->sum;
-            found = insert(own, found, most,
-                           (candidate){h->sum + one, (float)one, token, row->text});
-            if (found == most)
-                floor = logits[own[most - 1].token];
-        }
-    s->found[text] = found;
-}
-
 /* After a row of logits: the next token of its text, of all texts of a job that begins,
    or what a beam proposes. */
 static void choose_task(void *shared, int64_t index, int thread) {
@@ -482,30 +428,41 @@ static void choose_task(void *shared, int64_t index, int thread) {
     const search_job *job = &s->jobs[row->job];
     const float *logits = logits_of(s, index);
     float *room = s->drawing + (int64_t)thread * s->vocabulary;
-    if (has_beams(job))
-        propose(s, row, logits);
-    else if (job->step > 0)
+    if (has_beams(job)) {
+        /* The best beams + 1 continuations of one beam. */
+        const int32_t text = job->texts[row->text];
+        const hypothesis *h = &s->live[text];
+        candidate *own = s->candidates + (int64_t)text * (s->texts + 1);
+        const int most = job->task.beams + 1;
+        int found = 0;
+        float floor = -INFINITY;
+        for (int32_t token = 0; token < s->vocabulary && !row->damaged; token++)
+            if (logits[token] > floor) {
+                const double one = (double)logits[token] - row->sum;
+                found = insert(own, found, most,
+                               (candidate){h->sum + one, (float)one, token, row->text});
+                if (found == most)
+                    floor = logits[own[most - 1].token];
+            }
+        s->found[text] = found;
+    } else if (job->step > 0)
         extend(s, row, logits, row->text, room);
     else
         for (int text = 0; text < job->task.beams; text++)
             extend(s, row, logits, text, room);
 }
 
-/* All candidates of a job, the best first; returns how many. */
-static int merge(search *s, const search_job *job, int texts) {
+/* One step: the best candidates that go on are the next beams, those that end before the
+   last of them are done. */
+static void advance_beams(search *s, search_job *job) {
+    /* All candidates of the job, the best first. */
+    const int texts = job->step == 0 ? 1 : job->live;
     int count = 0;
     for (int i = 0; i < texts; i++) {
         const candidate *own = s->candidates + (int64_t)job->texts[i] * (s->texts + 1);
         for (int j = 0; j < s->found[job->texts[i]]; j++)
             count = insert(s->merged, count, count + 1, own[j]);
     }
-    return count;
-}
-
-/* One step: the best candidates that go on are the next beams, those that end before the
-   last of them are done. */
-static void advance_beams(search *s, search_job *job) {
-    const int count = merge(s, job, job->step == 0 ? 1 : job->live);
     int kept = 0;
     for (int i = 0; i < count && kept < job->task.beams; i++) {
         const candidate *c = &s->merged[i];
@@ -529,17 +486,6 @@ static void advance_beams(search *s, search_job *job) {
     job->live = kept;
 }
 
-/* Where too few have ended, the likeliest of the others, which are sorted. */
-static void end_beams(search *s, search_job *job) {
-    for (int i = 0; i < job->live && job->done < job->task.beams; i++)
-        copy_hypothesis(&s->done[job->texts[job->done++]], &s->live[job->texts[i]]);
-    if (job->done == 0) {
-        s->done[job->texts[0]].count = 0;
-        s->done[job->texts[0]].sum = 0;
-        job->done = 1;
-    }
-}
-
 /* ---- Steps ---------------------------------------------------------------------- */
 
 static int still_open(const search *s, const search_job *job) {
@@ -549,17 +495,6 @@ static int still_open(const search *s, const search_job *job) {
     return open;
 }
 
-static void queue_texts(search *s, const search_job *job) {
-    const int texts = has_beams(job) ? job->live : job->task.beams;
-    for (int i = 0; i < texts; i++) {
-        const int32_t text = job->texts[i];
-        const hypothesis *h = &s->live[text];
-        if (!h->ended)
-            s->pending[text] =
-                sh_decoder_queue(s->network, text, h->tokens[h->count - 1]);
-    }
-}
-
 /* The tokens are chosen: ends a job, or queues its next rows. */
 static void advance_job(search *s, search_job *job) {
     if (has_beams(job))
@@ -567,8 +502,17 @@ static void advance_job(search *s, search_job *job) {
     const bool over = has_beams(job) ? job->live == 0 || job->done == job->task.beams
                                      : still_open(s, job) == 0;
     if (over || ++job->step == job->task.longest) {
-        if (has_beams(job))
-            end_beams(s, job);
+        if (has_beams(job)) {
+            /* Where too few have ended, the likeliest of the others, which are sorted. */
+            for (int i = 0; i < job->live && job->done < job->task.beams; i++)
+                copy_hypothesis(&s->done[job->texts[job->done++]],
+                                &s->live[job->texts[i]]);
+            if (job->done == 0) {
+                s->done[job->texts[0]].count = 0;
+                s->done[job->texts[0]].sum = 0;
+                job->done = 1;
+            }
+        }
         job->best = has_beams(job) ? best_of(job, s->done, job->done)
                                    : best_of(job, s->live, job->task.beams);
         job->ended = true;
@@ -582,14 +526,38 @@ static void advance_job(search *s, search_job *job) {
             s->parents[i] = job->texts[0];
         sh_decoder_reorder(s->network, job->texts, s->parents, job->task.beams);
     }
-    queue_texts(s, job);
+    const int texts = has_beams(job) ? job->live : job->task.beams;
+    for (int i = 0; i < texts; i++) {
+        const int32_t text = job->texts[i];
+        const hypothesis *h = &s->live[text];
+        if (!h->ended)
+            s->pending[text] =
+                sh_decoder_queue(s->network, text, h->tokens[h->count - 1]);
+    }
 }
 
 shoal_status sh_search_step(search *s) {
     bool damaged = false;
     sh_decoder_run(s->network);
     hear_silence(s);
-    list_rows(s);
+    /* Which rows of the run are wanted: of a job that begins the prompt's last, else that
+       of each text that goes on. What lies in logits[i] is for rows[i]. */
+    s->row_count = 0;
+    for (int number = 0; number < s->texts; number++) {
+        const search_job *job = &s->jobs[number];
+        if (!job->used || job->ended)
+            continue;
+        const int texts = job->step == 0   ? 1
+                          : has_beams(job) ? job->live
+                                           : job->task.beams;
+        for (int i = 0; i < texts; i++) {
+            const int32_t row = job->step == 0 ? job->prompt_row
+                                               : s->pending[job->texts[i]];
+            if (job->step > 0 && s->live[job->texts[i]].ended)
+                continue;
+            s->rows[s->row_count++] = (logit_row){.job = number, .text = i, .row = row};
+        }
+    }
     for (int i = 0; i < s->row_count; i++)
         s->row_list[i] = s->rows[i].row;
     sh_decoder_logits(s->network, s->row_list, s->row_count, s->logits);

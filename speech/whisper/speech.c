@@ -1,5 +1,6 @@
 #include "speech/whisper/speech.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "base/memory.h"
@@ -42,34 +43,6 @@ static const char *attention_of(const shoal_speech_options *options) {
     return options->attention ? options->attention : "full";
 }
 
-/* Twice as many texts as windows: samples of some beside the single texts of others. */
-static decoder_limits limits_of(const shoal_speech *s,
-                                const shoal_speech_options *options) {
-    const bool exact = options->exact != 0;
-    const int64_t fit = SPEECH_BATCH_BYTES /
-                        sh_decoder_window_bytes(&s->model->file->sizes, exact);
-    const int64_t chosen = fit < 1 ? 1 : fit < SPEECH_BATCH ? fit : SPEECH_BATCH;
-    const int windows = options->batch ? options->batch : (int)chosen;
-    return (decoder_limits){.windows = windows,
-                            .texts = (int)max(s->beams, windows > 1 ? 2 * windows : 1),
-                            .exact = exact};
-}
-
-static shoal_status create_parts(shoal_speech *s, const shoal_speech_options *options) {
-    const whisper_file *file = s->model->file;
-    s->beams = options->beams ? options->beams : SPEECH_SAMPLES;
-    s->force = options->force != 0;
-    const decoder_limits limits = limits_of(s, options);
-    shoal_status status = shoal_speech_set_attention(s, attention_of(options));
-    if (status == SHOAL_OK)
-        status = sh_mel_create(s->context, file->sizes.mels, file->mel_filters, &s->mel);
-    if (status == SHOAL_OK)
-        status = sh_decoder_create(s->context, s->model, &limits, &s->decoder);
-    if (status == SHOAL_OK)
-        status = sh_search_create(s->context, s->decoder, &s->search);
-    return status;
-}
-
 shoal_status shoal_speech_open(shoal_context *context, const char *path,
                                const shoal_speech_options *options,
                                shoal_speech **speech) {
@@ -101,7 +74,28 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
         return SHOAL_NO_MEMORY;
     }
     *made = sized;
-    status = create_parts(made, &wanted);
+    const whisper_file *file = made->model->file;
+    made->beams = wanted.beams ? wanted.beams : SPEECH_SAMPLES;
+    made->force = wanted.force != 0;
+    /* Twice as many texts as windows: samples of some beside the single texts of others.
+       */
+    const bool exact = wanted.exact != 0;
+    const int64_t fit = SPEECH_BATCH_BYTES /
+                        sh_decoder_window_bytes(&made->model->file->sizes, exact);
+    const int64_t chosen = fit < 1 ? 1 : fit < SPEECH_BATCH ? fit : SPEECH_BATCH;
+    const int windows = wanted.batch ? wanted.batch : (int)chosen;
+    const decoder_limits limits =
+        (decoder_limits){.windows = windows,
+                         .texts = (int)max(made->beams, windows > 1 ? 2 * windows : 1),
+                         .exact = exact};
+    status = shoal_speech_set_attention(made, attention_of(&wanted));
+    if (status == SHOAL_OK)
+        status =
+            sh_mel_create(made->context, file->sizes.mels, file->mel_filters, &made->mel);
+    if (status == SHOAL_OK)
+        status = sh_decoder_create(made->context, made->model, &limits, &made->decoder);
+    if (status == SHOAL_OK)
+        status = sh_search_create(made->context, made->decoder, &made->search);
     if (status != SHOAL_OK) {
         shoal_speech_close(made);
         return status;
@@ -137,6 +131,10 @@ shoal_status shoal_speech_set_attention(shoal_speech *s, const char *attention) 
     sh_whisper_encoder_destroy(s->encoder);
     s->encoder = made;
     return SHOAL_OK;
+}
+
+double shoal_speech_attention_error(const shoal_speech *s) {
+    return s ? sh_whisper_attention_error(s->encoder) : NAN;
 }
 
 shoal_speech_info shoal_speech_describe(const shoal_speech *s) {

@@ -91,26 +91,6 @@ static speech_window *new_window(transcription *t, int slot) {
     return window;
 }
 
-static shoal_status choose_language(transcription *t) {
-    shoal_context *context = t->speech->context;
-    const tokens *known = &t->speech->model->file->tokens;
-    const char *name = t->options->language;
-    if (!name && known->multilingual)
-        return SHOAL_OK; /* detected in the first window */
-    const int32_t index = sh_language_find(name ? name : "en");
-    if (index < 0 || (known->multilingual && index >= known->languages))
-        return sh_fail(context, SHOAL_INVALID,
-                       "language \"%s\" is not one that this model knows", name);
-    if (!known->multilingual && strcmp(sh_language_code(index), "en") != 0)
-        return sh_fail(context, SHOAL_INVALID,
-                       "language \"%s\": this model knows English only", name);
-    if (known->multilingual)
-        t->rules.language = known->first_language + index;
-    strncpy(t->summary.language, sh_language_code(index), sizeof t->summary.language - 1);
-    t->summary.language_probability = 1;
-    return SHOAL_OK;
-}
-
 static shoal_status prepare(transcription *t) {
     const shoal_transcribe_options *options = t->options;
     shoal_context *context = t->speech->context;
@@ -129,7 +109,22 @@ static shoal_status prepare(transcription *t) {
                               .published = options->published != 0,
                               .beams = beams,
                               .seed = options->seed};
-    return choose_language(t);
+    const tokens *known = &t->speech->model->file->tokens;
+    const char *name = t->options->language;
+    if (!name && known->multilingual)
+        return SHOAL_OK; /* detected in the first window */
+    const int32_t index = sh_language_find(name ? name : "en");
+    if (index < 0 || (known->multilingual && index >= known->languages))
+        return sh_fail(context, SHOAL_INVALID,
+                       "language \"%s\" is not one that this model knows", name);
+    if (!known->multilingual && strcmp(sh_language_code(index), "en") != 0)
+        return sh_fail(context, SHOAL_INVALID,
+                       "language \"%s\": this model knows English only", name);
+    if (known->multilingual)
+        t->rules.language = known->first_language + index;
+    strncpy(t->summary.language, sh_language_code(index), sizeof t->summary.language - 1);
+    t->summary.language_probability = 1;
+    return SHOAL_OK;
 }
 
 /* The likeliest language token after the start token. */
@@ -656,29 +651,6 @@ static shoal_status make_aligner(shoal_speech *speech,
                : SHOAL_OK;
 }
 
-/* first: a recording that is prepared, of which the others are copies. */
-static shoal_status run_queue(recording_queue *queue, const transcription *first,
-                              const shoal_recording *recordings) {
-    void *memory = NULL;
-    shoal_status status = make_ring(queue->speech, first->pieces, &queue->ring, &memory);
-    for (int i = 0; i < queue->count; i++) {
-        queue->list[i] = *first;
-        queue->list[i].recording = &recordings[i];
-        queue->list[i].ring = &queue->ring;
-    }
-    if (status == SHOAL_OK)
-        status = make_aligner(queue->speech, first->options);
-    if (status == SHOAL_OK && first->pieces)
-        run_side_by_side(queue);
-    else if (status == SHOAL_OK)
-        run_one_by_one(queue);
-    for (int i = 0; i < queue->count; i++)
-        close_recording(&queue->list[i]);
-    sh_search_drop_all(queue->speech->search);
-    sh_release(queue->speech->context, memory);
-    return status;
-}
-
 static const shoal_transcribe_options plain = {0};
 
 /* Segments and progress go to `user`, the ends of recordings to `ended_user`. */
@@ -701,7 +673,23 @@ static shoal_status transcribe(shoal_speech *speech, const shoal_recording *reco
     queue.list = sh_allocate(speech->context, (size_t)count * sizeof *queue.list);
     if (!queue.list)
         return SHOAL_NO_MEMORY;
-    status = run_queue(&queue, &first, recordings);
+    void *memory = NULL;
+    status = make_ring(queue.speech, first.pieces, &queue.ring, &memory);
+    for (int i = 0; i < queue.count; i++) {
+        queue.list[i] = first;
+        queue.list[i].recording = &recordings[i];
+        queue.list[i].ring = &queue.ring;
+    }
+    if (status == SHOAL_OK)
+        status = make_aligner(queue.speech, first.options);
+    if (status == SHOAL_OK && first.pieces)
+        run_side_by_side(&queue);
+    else if (status == SHOAL_OK)
+        run_one_by_one(&queue);
+    for (int i = 0; i < queue.count; i++)
+        close_recording(&queue.list[i]);
+    sh_search_drop_all(queue.speech->search);
+    sh_release(queue.speech->context, memory);
     sh_release(speech->context, queue.list);
     return status;
 }

@@ -2,6 +2,7 @@
    memory and once to copy. */
 #include "speech/whisper/whisper.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -434,6 +435,9 @@ struct whisper_encoder {
     const whisper_model *model;
     encoder *stack;
     size_t bytes;
+    bool measuring;     /* the attention's error, in the next window */
+    double error;       /* the largest of the layers'; NaN: not known */
+    double *errors;     /* [layers] */
     int64_t offsets[2]; /* one sequence of P rows */
     float *frames;      /* [F][mels] */
     float *narrow;      /* [F][E], after the first convolution */
@@ -445,12 +449,27 @@ static void place_encoder(void *argument, block_layout *block) {
     const whisper_sizes *sizes = &e->model->file->sizes;
     const int64_t frames = MEL_FRAMES, width = sizes->audio_width;
     sh_reserve(block, 1, sizeof *e);
+    e->errors = sh_reserve(block, sizes->audio_layers, sizeof *e->errors);
     e->frames = reserve_floats(block, frames, sizes->mels);
     e->narrow = reserve_floats(block, frames, width);
     e->rows = reserve_floats(block, sizes->audio_positions, width);
 }
 
-static shoal_status create_stack(whisper_encoder *e, const shoal_attention *attention) {
+shoal_status sh_whisper_encoder_create(const whisper_model *model,
+                                       const shoal_attention *attention,
+                                       whisper_encoder **made) {
+    const int kind = (int)attention->kind;
+    whisper_encoder sized = {.model = model,
+                             .measuring = kind != SHOAL_FULL && kind != SHOAL_SHOAL &&
+                                          kind != SHOAL_AUTO,
+                             .error = NAN,
+                             .offsets = {0, model->file->sizes.audio_positions}};
+    *made = NULL;
+    whisper_encoder *e =
+        sh_allocate_parts(model->context, place_encoder, &sized, &sized.bytes);
+    if (!e)
+        return SHOAL_NO_MEMORY;
+    *e = sized;
     const whisper_sizes *sizes = &e->model->file->sizes;
     const encoder_shape shape = {.layers = sizes->audio_layers,
                                  .heads = sizes->audio_heads,
@@ -464,21 +483,8 @@ static shoal_status create_stack(whisper_encoder *e, const shoal_attention *atte
                                    .length = sizes->audio_positions,
                                    .half_weights = e->model->half_encoder,
                                    .bf16_weights = e->model->bf16_encoder};
-    return sh_encoder_create(e->model->context, &shape, &limits, &e->stack);
-}
-
-shoal_status sh_whisper_encoder_create(const whisper_model *model,
-                                       const shoal_attention *attention,
-                                       whisper_encoder **made) {
-    whisper_encoder sized = {.model = model,
-                             .offsets = {0, model->file->sizes.audio_positions}};
-    *made = NULL;
-    whisper_encoder *e =
-        sh_allocate_parts(model->context, place_encoder, &sized, &sized.bytes);
-    if (!e)
-        return SHOAL_NO_MEMORY;
-    *e = sized;
-    const shoal_status status = create_stack(e, attention);
+    const shoal_status status =
+        sh_encoder_create(e->model->context, &shape, &limits, &e->stack);
     if (status != SHOAL_OK) {
         sh_release(model->context, e);
         return status;
@@ -498,7 +504,14 @@ size_t sh_whisper_encoder_memory(const whisper_encoder *e) {
     return e->bytes + sh_encoder_memory(e->stack);
 }
 
-enum { FRAME_BLOCK = 64 };
+double sh_whisper_attention_error(const whisper_encoder *e) {
+    return e->error;
+}
+
+enum {
+    FRAME_BLOCK = 64,
+    ERROR_SAMPLES = 64 /* queries of a layer, for the estimate of its attention's error */
+};
 
 typedef struct {
     const float *features; /* [mels][F] */
@@ -529,6 +542,14 @@ shoal_status sh_whisper_encode(whisper_encoder *e, const float *features,
                     NULL, e->rows);
     sh_positions_forward(e->model->context, &sequence, sizes->audio_width,
                          e->model->audio_positions, e->rows);
-    return sh_encoder_forward(e->stack, &e->model->encoder, &sequence, (row_subset){0},
-                              (dropout_key){0}, e->rows, encoded);
+    if (e->measuring)
+        sh_encoder_measure(e->stack, ERROR_SAMPLES, e->errors);
+    const shoal_status status = sh_encoder_forward(e->stack, &e->model->encoder,
+                                                   &sequence, (row_subset){0},
+                                                   (dropout_key){0}, e->rows, encoded);
+    for (int i = 0; e->measuring && status == SHOAL_OK && i < sizes->audio_layers; i++)
+        e->error = fmax(e->error, e->errors[i]);
+    e->measuring = false;
+    sh_encoder_measure(e->stack, 0, NULL);
+    return status;
 }

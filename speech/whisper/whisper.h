@@ -57,6 +57,10 @@ shoal_status sh_whisper_encoder_create(const whisper_model *model,
 void sh_whisper_encoder_destroy(whisper_encoder *encoder); /* NULL is legal */
 size_t sh_whisper_encoder_memory(const whisper_encoder *encoder);
 
+/* The largest of the layers' relative errors of attention, estimated in the first window;
+   NaN before it, and for full, shoal and auto, which are not measured. */
+double sh_whisper_attention_error(const whisper_encoder *encoder);
+
 /* features: [mels][F]. *encoded: [P][E], inside the object, valid until the next run. */
 shoal_status sh_whisper_encode(whisper_encoder *encoder, const float *features,
                                const float **encoded);

@@ -544,8 +544,23 @@ shoal_status sh_ggml_parse(shoal_context *context, const char *label,
     return SHOAL_OK;
 }
 
-static shoal_status open_ggml(shoal_context *context, const char *path,
-                              whisper_file **file) {
+/* ---- Either kind ------------------------------------------------------------------- */
+
+shoal_status sh_whisper_file_open(shoal_context *context, const char *path,
+                                  whisper_file **file) {
+    struct stat information;
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    *file = NULL;
+    if (stat(path, &information) == 0 && S_ISDIR(information.st_mode))
+        return sh_hf_open(context, path, file);
+    if (strcmp(name, "config.json") == 0) {
+        const size_t folder_length = (size_t)(name - path);
+        char folder[PATH_MAX];
+        int length = snprintf(folder, sizeof folder, "%.*s.", (int)folder_length, path);
+        if (length < 0 || (size_t)length >= sizeof folder)
+            return sh_fail(context, SHOAL_IO, "%s: the name is too long", path);
+        return sh_hf_open(context, folder, file);
+    }
     file_map map;
     *file = NULL;
     shoal_status status = sh_file_map_open(context, path, &map);
@@ -556,29 +571,6 @@ static shoal_status open_ggml(shoal_context *context, const char *path,
     else
         sh_file_map_close(&map);
     return status;
-}
-
-/* ---- Either kind ------------------------------------------------------------------- */
-
-static shoal_status open_beside_config(shoal_context *context, const char *path,
-                                       size_t folder_length, whisper_file **file) {
-    char folder[PATH_MAX];
-    int length = snprintf(folder, sizeof folder, "%.*s.", (int)folder_length, path);
-    if (length < 0 || (size_t)length >= sizeof folder)
-        return sh_fail(context, SHOAL_IO, "%s: the name is too long", path);
-    return sh_hf_open(context, folder, file);
-}
-
-shoal_status sh_whisper_file_open(shoal_context *context, const char *path,
-                                  whisper_file **file) {
-    struct stat information;
-    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
-    *file = NULL;
-    if (stat(path, &information) == 0 && S_ISDIR(information.st_mode))
-        return sh_hf_open(context, path, file);
-    if (strcmp(name, "config.json") == 0)
-        return open_beside_config(context, path, (size_t)(name - path), file);
-    return open_ggml(context, path, file);
 }
 
 void sh_whisper_file_unmap(whisper_file *file) {

@@ -44,33 +44,6 @@ bool sh_is_nothing(sound_level level) {
 
 /* ---- What the decoder is told --------------------------------------------------- */
 
-/* The prompt: <previous> and what was said before, <start>, language and task, <no
-   timestamps>; all but <start> only where they apply. */
-static void write_prompt(const shoal_speech *speech, const window_rules *rules,
-                         const speech_window *window, search_task *task) {
-    const tokens *t = &speech->model->file->tokens;
-    int32_t *prompt = speech->prompt;
-    const int most = speech->model->file->sizes.text_positions / 2 - 1;
-    const int past = window->past_count < most ? window->past_count : most;
-    int count = 0;
-    if (past > 0) {
-        prompt[count++] = t->previous;
-        memcpy(prompt + count, window->past + window->past_count - past,
-               (size_t)past * sizeof *prompt);
-        count += past;
-    }
-    task->start = count;
-    prompt[count++] = t->start;
-    if (rules->language >= 0) {
-        prompt[count++] = rules->language;
-        prompt[count++] = rules->translate ? t->translate : t->transcribe;
-    }
-    if (!rules->timestamps)
-        prompt[count++] = t->no_timestamps;
-    task->prompt = prompt;
-    task->prompt_count = count;
-}
-
 static decode_rules decode_rules_of(const tokens *t, const window_rules *rules) {
     return (decode_rules){.vocabulary = t->count,
                           .end = t->end_of_text,
@@ -100,7 +73,28 @@ void sh_window_search(shoal_speech *speech, const window_rules *rules,
                                               : (int)min(SPEECH_SAMPLES, speech->beams),
                         .temperature = temperatures[attempt],
                         .seed = rules->seed + (uint64_t)attempt};
-    write_prompt(speech, rules, window, &task);
+    /* The prompt: <previous> and what was said before, <start>, language and task, <no
+       timestamps>; all but <start> only where they apply. */
+    int32_t *prompt = speech->prompt;
+    const int most = speech->model->file->sizes.text_positions / 2 - 1;
+    const int past = window->past_count < most ? window->past_count : most;
+    int count = 0;
+    if (past > 0) {
+        prompt[count++] = t->previous;
+        memcpy(prompt + count, window->past + window->past_count - past,
+               (size_t)past * sizeof *prompt);
+        count += past;
+    }
+    task.start = count;
+    prompt[count++] = t->start;
+    if (rules->language >= 0) {
+        prompt[count++] = rules->language;
+        prompt[count++] = rules->translate ? t->translate : t->transcribe;
+    }
+    if (!rules->timestamps)
+        prompt[count++] = t->no_timestamps;
+    task.prompt = prompt;
+    task.prompt_count = count;
     window->search = sh_search_begin(speech->search, &task);
 }
 

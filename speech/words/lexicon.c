@@ -333,31 +333,6 @@ static bool take_entry(const lexicon_draft *draft, const entry *e, shoal_lexicon
     return true;
 }
 
-static shoal_status sort_words(lexicon_draft *draft, shoal_lexicon *made) {
-    made->text = draft->text;
-    draft->text = NULL;
-    qsort_r(draft->entries, (size_t)draft->entry_count, sizeof *draft->entries,
-            compare_entries, made->text);
-    for (int64_t i = 0; i < draft->entry_count; i++) {
-        const char *word = made->text + draft->entries[i].word;
-        if (made->word_count == 0 ||
-            strcmp(made->words[made->word_count - 1], word) != 0) {
-            made->folded[made->word_count] = (int32_t)made->word_count;
-            made->first[made->word_count] = made->pronunciation_count;
-            made->words[made->word_count++] = word;
-        }
-        if (!take_entry(draft, &draft->entries[i], made))
-            return sh_fail(draft->context, SHOAL_BAD_FILE,
-                           "%s: %s has more than %d pronunciations",
-                           sh_shown(draft->file).text, sh_shown(word).text,
-                           LEXICON_VARIANTS);
-    }
-    made->first[made->word_count] = made->pronunciation_count;
-    qsort_r(made->folded, (size_t)made->word_count, sizeof *made->folded, compare_words,
-            made);
-    return SHOAL_OK;
-}
-
 /* ---- The whole --------------------------------------------------------------------- */
 
 static shoal_status take_given(lexicon_draft *draft,
@@ -420,7 +395,28 @@ static shoal_status finish(lexicon_draft *draft, shoal_lexicon *made) {
                        draft->file ? sh_shown(draft->file).text : "no file");
     if (!sort_phones(draft, made))
         return no_memory(draft->context);
-    return sort_words(draft, made);
+    made->text = draft->text;
+    draft->text = NULL;
+    qsort_r(draft->entries, (size_t)draft->entry_count, sizeof *draft->entries,
+            compare_entries, made->text);
+    for (int64_t i = 0; i < draft->entry_count; i++) {
+        const char *word = made->text + draft->entries[i].word;
+        if (made->word_count == 0 ||
+            strcmp(made->words[made->word_count - 1], word) != 0) {
+            made->folded[made->word_count] = (int32_t)made->word_count;
+            made->first[made->word_count] = made->pronunciation_count;
+            made->words[made->word_count++] = word;
+        }
+        if (!take_entry(draft, &draft->entries[i], made))
+            return sh_fail(draft->context, SHOAL_BAD_FILE,
+                           "%s: %s has more than %d pronunciations",
+                           sh_shown(draft->file).text, sh_shown(word).text,
+                           LEXICON_VARIANTS);
+    }
+    made->first[made->word_count] = made->pronunciation_count;
+    qsort_r(made->folded, (size_t)made->word_count, sizeof *made->folded, compare_words,
+            made);
+    return SHOAL_OK;
 }
 
 shoal_status sh_lexicon_end(lexicon_draft *draft, shoal_status status,

@@ -233,26 +233,6 @@ shoal_status sh_ngram_level_take(shoal_ngram *model, int level, ngram_record *re
     return sh_ngram_level_end(model, level);
 }
 
-/* The states without the first word, from those of the entries one level below. */
-static void find_shorter(shoal_ngram *model, int level) {
-    ngram_level *own = &model->levels[level];
-    const ngram_level *below = &model->levels[level - 1];
-    for (int64_t context = 0; context < below->count; context++)
-        for (int32_t i = below->children[context]; i < below->children[context + 1]; i++)
-            for (int32_t state = shorter_of(model, level - 1, context);;) {
-                const int of = state == 0 ? 0 : level_of(model, state);
-                const int64_t entry = state - model->first_states[of];
-                const int64_t child =
-                    of == 0 ? own->words[i]
-                            : sh_ngram_child(model, of, entry, own->words[i]);
-                if (child >= 0) {
-                    own->shorter[i] = model->first_states[of + 1] + (int32_t)child;
-                    break;
-                }
-                state = shorter_of(model, of, entry);
-            }
-}
-
 shoal_status sh_ngram_level_end(shoal_ngram *model, int level) {
     const int64_t first =
         level == 1 ? 1 : model->first_states[level - 1] + model->levels[level - 1].count;
@@ -260,8 +240,27 @@ shoal_status sh_ngram_level_end(shoal_ngram *model, int level) {
         return sh_fail(model->context, SHOAL_BAD_FILE,
                        "the language model has over 2^31 n-grams");
     model->first_states[level] = (int32_t)first;
-    if (level > 2)
-        find_shorter(model, level);
+    if (level > 2) {
+        /* The states without the first word, from those of the entries one level below.
+           */
+        ngram_level *own = &model->levels[level];
+        const ngram_level *below = &model->levels[level - 1];
+        for (int64_t context = 0; context < below->count; context++)
+            for (int32_t i = below->children[context]; i < below->children[context + 1];
+                 i++)
+                for (int32_t state = shorter_of(model, level - 1, context);;) {
+                    const int of = state == 0 ? 0 : level_of(model, state);
+                    const int64_t entry = state - model->first_states[of];
+                    const int64_t child =
+                        of == 0 ? own->words[i]
+                                : sh_ngram_child(model, of, entry, own->words[i]);
+                    if (child >= 0) {
+                        own->shorter[i] = model->first_states[of + 1] + (int32_t)child;
+                        break;
+                    }
+                    state = shorter_of(model, of, entry);
+                }
+    }
     return SHOAL_OK;
 }
 

@@ -55,33 +55,6 @@ static shoal_status no_memory(shoal_context *context) {
     return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the language model");
 }
 
-/* More bytes into the rest of the buffer. */
-static shoal_status fill(arpa *a) {
-    memmove(a->buffer, a->buffer + a->at, a->filled - a->at);
-    a->filled -= a->at;
-    a->at = 0;
-    const size_t room = BUFFER - a->filled;
-    size_t got;
-    if (a->file) {
-        const int read = gzread(a->file, a->buffer + a->filled, (unsigned)room);
-        int error = 0;
-        const char *message = gzerror(a->file, &error);
-        if (read < 0 || (read == 0 && error != Z_OK && error != Z_STREAM_END))
-            return bad(a, "cannot be read on: %s",
-                       error == Z_ERRNO ? "an error of input" : message);
-        got = (size_t)read;
-    } else {
-        got = a->left < room ? a->left : room;
-        if (got)
-            memcpy(a->buffer + a->filled, a->memory, got);
-        a->memory += got;
-        a->left -= got;
-    }
-    a->filled += got;
-    a->ended = got == 0;
-    return SHOAL_OK;
-}
-
 static bool is_blank(char c) {
     return c == ' ' || c == '\t' || c == '\r';
 }
@@ -98,9 +71,29 @@ static shoal_status next_line(arpa *a, char **line) {
             return bad(a, "is longer than %d bytes", LONGEST_LINE);
         }
         if (!end && !a->ended) {
-            const shoal_status status = fill(a);
-            if (status != SHOAL_OK)
-                return status;
+            /* More bytes into the rest of the buffer. */
+            memmove(a->buffer, a->buffer + a->at, a->filled - a->at);
+            a->filled -= a->at;
+            a->at = 0;
+            const size_t room = BUFFER - a->filled;
+            size_t got;
+            if (a->file) {
+                const int read = gzread(a->file, a->buffer + a->filled, (unsigned)room);
+                int error = 0;
+                const char *message = gzerror(a->file, &error);
+                if (read < 0 || (read == 0 && error != Z_OK && error != Z_STREAM_END))
+                    return bad(a, "cannot be read on: %s",
+                               error == Z_ERRNO ? "an error of input" : message);
+                got = (size_t)read;
+            } else {
+                got = a->left < room ? a->left : room;
+                if (got)
+                    memcpy(a->buffer + a->filled, a->memory, got);
+                a->memory += got;
+                a->left -= got;
+            }
+            a->filled += got;
+            a->ended = got == 0;
             continue;
         }
         *line = NULL;
@@ -292,24 +285,21 @@ static shoal_status take_line(arpa *a, section *s, char *line) {
     return status == SHOAL_OK ? add_record(a, s, record) : status;
 }
 
-static shoal_status take_unigrams(arpa *a, const section *s) {
-    const shoal_status status = sh_ngram_level_room(a->model, 1, s->count);
-    ngram_level *level = &a->model->levels[1];
-    for (int64_t i = 0; i < s->count && status == SHOAL_OK; i++) {
-        level->probs[i] = s->records[i].prob;
-        if (level->backoffs)
-            level->backoffs[i] = s->records[i].backoff;
-    }
-    return status == SHOAL_OK ? sh_ngram_level_end(a->model, 1) : status;
-}
-
 static shoal_status end_section(arpa *a, const section *s) {
     int64_t again = -1;
     if (s->count < a->counts[s->level])
         return bad(a, "the %d-grams end after %lld, the header says %lld", s->level,
                    (long long)s->count, (long long)a->counts[s->level]);
-    if (s->level == 1)
-        return take_unigrams(a, s);
+    if (s->level == 1) {
+        const shoal_status status = sh_ngram_level_room(a->model, 1, s->count);
+        ngram_level *level = &a->model->levels[1];
+        for (int64_t i = 0; i < s->count && status == SHOAL_OK; i++) {
+            level->probs[i] = s->records[i].prob;
+            if (level->backoffs)
+                level->backoffs[i] = s->records[i].backoff;
+        }
+        return status == SHOAL_OK ? sh_ngram_level_end(a->model, 1) : status;
+    }
     const shoal_status status =
         sh_ngram_level_take(a->model, s->level, s->records, s->count, &again);
     if (again < 0)

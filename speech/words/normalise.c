@@ -125,20 +125,6 @@ static void write_number(word_writer *out, const char *ending) {
         write_word(out, "and");
 }
 
-/* A number is put together word by word for as long as the next word can belong to it;
-   then it is written and the next one begins. */
-
-static void begin_number(word_writer *out, const number_word *number) {
-    const char *currency = out->last == NUMBER_NONE ? out->currency : NULL;
-    if (out->last != NUMBER_NONE)
-        write_number(out, "");
-    out->currency = currency;
-    out->group = number->kind == NUMBER_SCALE ? 0 : number->value;
-    out->total = number->kind == NUMBER_SCALE ? number->value : 0;
-    out->scale = number->kind == NUMBER_SCALE ? number->value : 0;
-    out->last = number->kind;
-}
-
 /* "nineteen" "eighty": two pairs of digits, the first from 10 to 99. */
 static bool makes_year(const word_writer *out, const number_word *number) {
     bool pair = out->last == NUMBER_TEEN || out->last == NUMBER_TENS ||
@@ -213,8 +199,18 @@ static void append_word(word_writer *out, const char *word) {
     bool ordinal;
     const number_word *number = find_number(word, &ordinal);
     if (number) {
-        if (out->last == NUMBER_NONE || !extend_number(out, number))
-            begin_number(out, number);
+        if (out->last == NUMBER_NONE || !extend_number(out, number)) {
+            /* A number is put together word by word for as long as the next word can
+               belong to it; then it is written and the next one begins. */
+            const char *currency = out->last == NUMBER_NONE ? out->currency : NULL;
+            if (out->last != NUMBER_NONE)
+                write_number(out, "");
+            out->currency = currency;
+            out->group = number->kind == NUMBER_SCALE ? 0 : number->value;
+            out->total = number->kind == NUMBER_SCALE ? number->value : 0;
+            out->scale = number->kind == NUMBER_SCALE ? number->value : 0;
+            out->last = number->kind;
+        }
         if (ordinal)
             write_number(out, ordinal_ending(out->total + out->group));
     } else if (is_literal(word)) {

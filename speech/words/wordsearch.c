@@ -400,35 +400,6 @@ static void swap_sides(word_search *s) {
     clear(&s->next_roots);
 }
 
-static void move_all(word_search *s) {
-    const float least = token_limit(s);
-    int64_t first = 0;
-    for (int64_t i = 0; i < s->now.count; i++) /* the best first: it sets the beam */
-        first = s->now.list[i].score > s->now.list[first].score ? i : first;
-    if (s->now.count > 0)
-        move_token(s, s->now.list[first]);
-    for (int64_t i = 0; i < s->now.count; i++)
-        if (s->now.list[i].score >= least && i != first) {
-            move_token(s, s->now.list[i]);
-            s->token_sum++;
-        }
-    for (int64_t i = 0; i < s->roots.count; i++)
-        if (s->roots.list[i].score >= least)
-            move_root(s, &s->roots.list[i]);
-}
-
-static bool run_step(word_search *s, const float *row) {
-    set_scores(s, row);
-    s->best_next = -INFINITY;
-    move_all(s);
-    make_roots(s);
-    swap_sides(s);
-    s->step++;
-    s->paths.bases[s->step] = s->paths.bases[s->step - 1];
-    level_scores(s);
-    return !s->failed && shrink_records(s);
-}
-
 static bool begin_sequence(word_search *s, const shoal_word_settings *settings,
                            int64_t steps) {
     const shoal_ngram *ngram = s->decoder->ngram;
@@ -487,8 +458,31 @@ static bool run_sequence(word_search *s, const shoal_word_settings *settings,
                          const float *outputs, int64_t steps, shoal_spoken *spoken,
                          void **block) {
     bool good = begin_sequence(s, settings, steps);
-    for (int64_t i = 0; i < steps && good; i++)
-        good = run_step(s, outputs + i * s->decoder->outputs);
+    for (int64_t i = 0; i < steps && good; i++) {
+        const float *row = outputs + i * s->decoder->outputs;
+        set_scores(s, row);
+        s->best_next = -INFINITY;
+        const float least = token_limit(s);
+        int64_t first = 0;
+        for (int64_t k = 0; k < s->now.count; k++) /* the best first: it sets the beam */
+            first = s->now.list[k].score > s->now.list[first].score ? k : first;
+        if (s->now.count > 0)
+            move_token(s, s->now.list[first]);
+        for (int64_t k = 0; k < s->now.count; k++)
+            if (s->now.list[k].score >= least && k != first) {
+                move_token(s, s->now.list[k]);
+                s->token_sum++;
+            }
+        for (int64_t k = 0; k < s->roots.count; k++)
+            if (s->roots.list[k].score >= least)
+                move_root(s, &s->roots.list[k]);
+        make_roots(s);
+        swap_sides(s);
+        s->step++;
+        s->paths.bases[s->step] = s->paths.bases[s->step - 1];
+        level_scores(s);
+        good = !s->failed && shrink_records(s);
+    }
     return good && end_sequence(s, spoken) &&
            sh_paths_read(&s->paths, settings, spoken, block);
 }
@@ -654,9 +648,13 @@ int shoal_word_decoder_hears(const shoal_word_decoder *decoder, int64_t word) {
            decoder->tree.hears[word];
 }
 
-static shoal_status check_run(const shoal_word_decoder *decoder,
-                              const shoal_word_settings *settings, int64_t count,
-                              const int64_t *offsets, const float *outputs) {
+shoal_status shoal_word_decoder_run(shoal_word_decoder *decoder,
+                                    const shoal_word_settings *settings, int64_t count,
+                                    const int64_t *offsets, const float *outputs,
+                                    shoal_spoken *spoken) {
+    if (!decoder || count < 0 || (count > 0 && (!offsets || !outputs || !spoken)))
+        return sh_fail(decoder ? decoder->context : NULL, SHOAL_INVALID,
+                       "a search for words needs outputs and somewhere to go");
     shoal_context *context = decoder->context;
     if (!settings || !(settings->beam > 0) || settings->tokens < 0 ||
         !isfinite(settings->lm_weight) || settings->lm_weight < 0 ||
@@ -672,20 +670,6 @@ static shoal_status check_run(const shoal_word_decoder *decoder,
         if (!(outputs[i] < INFINITY))
             return sh_fail(context, SHOAL_INVALID, "outputs of step %lld are no numbers",
                            (long long)(i / decoder->outputs));
-    return SHOAL_OK;
-}
-
-shoal_status shoal_word_decoder_run(shoal_word_decoder *decoder,
-                                    const shoal_word_settings *settings, int64_t count,
-                                    const int64_t *offsets, const float *outputs,
-                                    shoal_spoken *spoken) {
-    if (!decoder || count < 0 || (count > 0 && (!offsets || !outputs || !spoken)))
-        return sh_fail(decoder ? decoder->context : NULL, SHOAL_INVALID,
-                       "a search for words needs outputs and somewhere to go");
-    shoal_context *context = decoder->context;
-    const shoal_status status = check_run(decoder, settings, count, offsets, outputs);
-    if (status != SHOAL_OK)
-        return status;
     drop_blocks(decoder);
     char *good = calloc((size_t)count + 1, 1);
     decoder->blocks = calloc((size_t)count + 1, sizeof *decoder->blocks);

@@ -56,28 +56,6 @@ static bool has_phone(const int32_t *phones, int64_t count, int64_t phone) {
     return false;
 }
 
-static void take_words(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
-                       word_tree *tree, tree_draft *draft) {
-    const shoal_lexicon_info info = shoal_lexicon_describe(lexicon);
-    for (int64_t i = 0; i < info.words; i++) {
-        const int32_t number = modelled(ngram, shoal_lexicon_word(lexicon, i));
-        const bool wanted = number >= 0 || (number == -1 && tree->unknown > -INFINITY);
-        const int64_t before = draft->count;
-        for (int64_t k = 0; k < shoal_lexicon_pronunciations(lexicon, i) && wanted; k++) {
-            pronunciation made = {.word = {(int32_t)i, number}};
-            made.length =
-                (int32_t)shoal_lexicon_pronunciation(lexicon, i, k, &made.phones);
-            if (!has_phone(made.phones, made.length, info.silence))
-                draft->rows[draft->count++] = made;
-        }
-        tree->hears[i] = draft->count > before;
-        if (tree->hears[i])
-            tree->heard++;
-        else
-            tree->left_out++;
-    }
-}
-
 /* By phones, a beginning before what continues it; then by word. */
 static int compare(const void *a, const void *b) {
     const pronunciation *x = a, *y = b;
@@ -128,8 +106,39 @@ static bool open_node(word_tree *tree, tree_draft *draft, int32_t node) {
     return true;
 }
 
-/* Children come after their parents. */
-static void look_ahead(const shoal_ngram *ngram, word_tree *tree) {
+static bool grow_tree(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
+                      word_tree *tree, tree_draft *draft) {
+    const shoal_lexicon_info info = shoal_lexicon_describe(lexicon);
+    const size_t most = (size_t)info.pronunciations + 1;
+    tree->hears = calloc((size_t)info.words + 1, 1);
+    draft->rows = malloc(sizeof *draft->rows * most);
+    tree->words = malloc(sizeof *tree->words * most);
+    if (!draft->rows || !tree->words || !tree->hears)
+        return false;
+    for (int64_t i = 0; i < info.words; i++) {
+        const int32_t number = modelled(ngram, shoal_lexicon_word(lexicon, i));
+        const bool wanted = number >= 0 || (number == -1 && tree->unknown > -INFINITY);
+        const int64_t before = draft->count;
+        for (int64_t k = 0; k < shoal_lexicon_pronunciations(lexicon, i) && wanted; k++) {
+            pronunciation made = {.word = {(int32_t)i, number}};
+            made.length =
+                (int32_t)shoal_lexicon_pronunciation(lexicon, i, k, &made.phones);
+            if (!has_phone(made.phones, made.length, info.silence))
+                draft->rows[draft->count++] = made;
+        }
+        tree->hears[i] = draft->count > before;
+        if (tree->hears[i])
+            tree->heard++;
+        else
+            tree->left_out++;
+    }
+    qsort(draft->rows, (size_t)draft->count, sizeof *draft->rows, compare);
+    if (!add_node(tree, draft, (tree_range){0, draft->count, 0}, -1))
+        return false;
+    for (int32_t i = 0; i < tree->node_count; i++)
+        if (!open_node(tree, draft, i))
+            return false;
+    /* Children come after their parents. */
     for (int32_t i = tree->node_count - 1; i >= 0; i--) {
         tree_node *node = &tree->nodes[i];
         for (int32_t k = 0; k < node->word_count; k++) {
@@ -142,25 +151,6 @@ static void look_ahead(const shoal_ngram *ngram, word_tree *tree) {
             node->ahead = below > node->ahead ? below : node->ahead;
         }
     }
-}
-
-static bool grow_tree(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
-                      word_tree *tree, tree_draft *draft) {
-    const shoal_lexicon_info info = shoal_lexicon_describe(lexicon);
-    const size_t most = (size_t)info.pronunciations + 1;
-    tree->hears = calloc((size_t)info.words + 1, 1);
-    draft->rows = malloc(sizeof *draft->rows * most);
-    tree->words = malloc(sizeof *tree->words * most);
-    if (!draft->rows || !tree->words || !tree->hears)
-        return false;
-    take_words(lexicon, ngram, tree, draft);
-    qsort(draft->rows, (size_t)draft->count, sizeof *draft->rows, compare);
-    if (!add_node(tree, draft, (tree_range){0, draft->count, 0}, -1))
-        return false;
-    for (int32_t i = 0; i < tree->node_count; i++)
-        if (!open_node(tree, draft, i))
-            return false;
-    look_ahead(ngram, tree);
     return true;
 }
 

@@ -117,4 +117,16 @@ again
 no_room() (trap '' XFSZ && ulimit -f 4 && train full)
 expect "no room for a checkpoint" 4 "checkpoint" no_room
 check "no log stays without it" absent full
+
+# ---- The cache of features -------------------------------------------------------------
+train() { shoal train speech data ${small/--cache cache/--cache $1} --out "${@:2}"; }
+no_room() (ulimit -f 8 && train tight full 2>&1 | cat >&2; exit "${PIPESTATUS[0]}")
+mkdir -p tight
+sleep 0 & gone=$!
+wait $gone
+touch tight/fbank80-0.features.$gone.tmp tight/.shoal-$gone-0.tmp
+expect "no room for features" 4 "tight/fbank" no_room
+check "and nothing is left of them" bash -c '[ -z "$(ls -A tight)" ]'
+touch taken
+expect "no folder for features" 4 "taken" train taken full
 finish

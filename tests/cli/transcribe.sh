@@ -309,6 +309,26 @@ check "into a folder" bash -c "'$program' transcribe - -m small.bin -o texts <ta
     [ -e texts/stdin.txt ]"
 expect "empty standard input" 3 "samples" bash -c \
     "'$program' transcribe - --rate 16000 -m small.bin </dev/null"
+expect "standard input that is no sound" 3 "standard input: is no recording" bash -c \
+    "'$program' transcribe - -m small.bin <small.bin"
+check "in one sentence, of a name" bash -c \
+    "! grep -F -e '.;' -e /proc/ err && grep -qF 'ffmpeg -i - -ar' err"
+expect "a full disk" 4 "cannot be written" bash -c "ulimit -f 16; TMPDIR=spool \
+    '$program' transcribe - -m small.bin <talk.wav"
+expect "a disk that is not there" 4 "nowhere/shoal-" bash -c \
+    "TMPDIR=nowhere '$program' transcribe - -m small.bin <talk.wav"
+expect "a stream without an end" 4 "standard input has more than 1 MiB" bash -c \
+    "head -c 9000000 /dev/zero |
+        SHOAL_STDIN_MIB=1 '$program' transcribe - --rate 16000 -m small.bin"
+check "its beginning" bash -c "{ tail -c +45 talk.wav; head -c 9000000 /dev/zero &&
+    touch drained; } |
+    '$program' transcribe - --rate 16000 -m small.bin --duration 4 | cmp - named"
+check "of which no more was read" absent drained
+check "and nothing is left of any" bash -c "[ -z \"\$(ls spool)\" ]"
+expect "a text beyond a limit of size" 4 "File too large" bash -c \
+    "{ ulimit -f 0; '$program' transcribe talk.wav -m small.bin -o limited; } 2>&1 |
+        cat >&2; exit \${PIPESTATUS[0]}"
+check "leaves nothing" bash -c "[ -z \"\$(ls -A limited)\" ]"
 expect "a rate without samples" 2 "standard input" shoal transcribe talk.wav \
     -m small.bin --rate 8000
 expect "standard input twice" 2 "once" shoal transcribe - - -m small.bin
@@ -438,6 +458,14 @@ expect "wer: a recording is missing" 3 "three" shoal wer spoken -m small.bin
 
 # ---- The real model ------------------------------------------------------------------
 if [ -e "$data/models/ggml-tiny.bin" ] && [ -e "$data/speech/transcripts.txt" ]; then
+    heard=$data/speech/1088-134315-0043.flac
+    hear() { shoal transcribe "$heard" -m "$data/models/ggml-tiny.bin" -l en -q "$@"; }
+    expect "real: an attention that is far off is told" 0 "shoal and auto keep the words" \
+        hear -a i-clustered-100
+    for kind in q-clustered-100 shoal full; do
+        expect "real: no warning of $kind" 0 "Fisher went back" hear -a $kind
+        check "real: nothing on stderr" bash -c "[ ! -s err ]"
+    done
     check "real: wer" run wer "$data/speech" -m "$data/models/ggml-tiny.bin" --limit 2 \
         --per-window 2 --json
     check "real: hardly a word is wrong" json "all(k['wer_percent'] < 8

@@ -519,6 +519,40 @@ static void write_rates(int first, int second, int third) {
     write_sound("third.wav", third, third / 2);
 }
 
+/* An allocation that fails is no recording that is bad. */
+static void every_allocation_fails_in_turn(void **state) {
+    shoal_corpus_options options = options_of();
+    int64_t failures = 0;
+    write_text("wav.scp", "a first.wav\nb second.wav\nc third.wav\n");
+    write_text("text", "a ONE\nb TWO\nc ONE\n");
+    unlink(inside("utt2spk"));
+    write_rates(8000, 8000, 8000);
+    for (int64_t at = 1;; at++) {
+        counting_allocator memory = {0};
+        const shoal_options counted = counting_options(&memory);
+        shoal_context *poor;
+        shoal_corpus *corpus;
+        assert_int_equal(shoal_context_create(&counted, &poor), SHOAL_OK);
+        memory.fail_at = memory.calls + at; /* the context has its own */
+        const shoal_status status = shoal_corpus_open(poor, folder, &options, &corpus);
+        if (status != SHOAL_OK) {
+            assert_int_equal(status, SHOAL_NO_MEMORY);
+            assert_non_null(strstr(shoal_context_message(poor), "memory"));
+            failures++;
+        } else {
+            assert_int_equal(shoal_corpus_describe(corpus).rate, 8000);
+        }
+        shoal_corpus_close(corpus);
+        shoal_context_destroy(poor);
+        assert_int_equal(memory.live, 0);
+        if (status == SHOAL_OK)
+            break;
+    }
+    assert_true(failures >= 3);
+    assert_string_equal(refused, "");
+    write_lists();
+}
+
 /* The folder's rate is that of most recordings; others are bad. */
 static void low_rates_are_taken(void **state) {
     shoal_corpus_options options = options_of();
@@ -681,7 +715,8 @@ static void work_can_be_stopped(void **state) {
     open_bad(&options, "stopped");
     options.progress = NULL;
     options.cache = "/nonexistent";
-    open_bad(&options, "cannot be written");
+    open_bad(&options, "/nonexistent/fbank");
+    open_bad(&options, "cannot create a temporary file beside it");
     options.cache = NULL;
     open_bad(&options, "cache");
 }
@@ -701,6 +736,7 @@ int main(void) {
         cmocka_unit_test(units_of_a_model_are_kept),
         cmocka_unit_test(bad_ones_are_named_and_skipped),
         cmocka_unit_test(bad_ones_among_many),
+        cmocka_unit_test(every_allocation_fails_in_turn),
         cmocka_unit_test(low_rates_are_taken),
         cmocka_unit_test(one_low_recording_decides_nothing),
         cmocka_unit_test(speed_changes_the_length),

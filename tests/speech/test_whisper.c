@@ -184,6 +184,7 @@ static void test_kinds_that_are_exact(void **state) {
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         assert_int_equal(shoal_speech_set_attention(o.speech, kinds[i]), SHOAL_OK);
         float *encoded = encode(&o, features);
+        assert_true(shoal_speech_attention_error(o.speech) < 1e-4);
         double worst = 0;
         for (int j = 0; j < POSITIONS * SMALL_WIDTH; j++)
             worst = fmax(worst, fabs((double)encoded[j] - (double)exact[j]));
@@ -198,8 +199,11 @@ static void test_kinds_that_are_exact(void **state) {
 static void test_another_kind_is_another_result(void **state) {
     opened o = open_small(&half_model, NULL, 2);
     float *features = features_of(&o, 4, 30 * SECOND), *exact = encode(&o, features);
+    assert_true(isnan(shoal_speech_attention_error(o.speech)));
     assert_int_equal(shoal_speech_set_attention(o.speech, "clustered-3"), SHOAL_OK);
+    assert_true(isnan(shoal_speech_attention_error(o.speech)));
     float *encoded = encode(&o, features);
+    assert_true(shoal_speech_attention_error(o.speech) > 1e-3);
     assert_memory_not_equal(encoded, exact, POSITIONS * SMALL_WIDTH * sizeof *exact);
     /* A refused kind leaves the one before. */
     assert_int_equal(shoal_speech_set_attention(o.speech, "clusterd-3"), SHOAL_INVALID);

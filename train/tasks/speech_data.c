@@ -106,6 +106,8 @@ static shoal_status open_speed(reading *at, const shoal_speech_train_config *con
         return status;
     if (sh_cancelled(callbacks))
         return sh_fail(context, SHOAL_CANCELLED, "%s: cancelled", at->folder);
+    if (status == SHOAL_IO && strncmp(context->message, cache, strlen(cache)) == 0)
+        return status; /* the cache cannot be written */
     memcpy(message, context->message, sizeof message);
     return sh_fail(context, SHOAL_BAD_FILE, "%s%s", message,
                    at->bad ? "; --skip-bad leaves them out" : "");
