@@ -360,7 +360,7 @@ void texts_close(text_source *source);
    what is wrong with data, and cancel after a signal. The label must live as long. */
 shoal_train_callbacks show_training(const char *label);
 
-/* ---- Words of what a recogniser hears (speech_words.c) ------------------------------ */
+/* ---- Words of what a recogniser hears (speech_words.c) ----------------------------- */
 
 /* What the command line says; numbers as it spells them, NULL: by default. */
 typedef struct {

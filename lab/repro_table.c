@@ -1,4 +1,4 @@
-/* What an experiment shows: values of cells, tables, and whether the paper's orders hold. */
+/* What an experiment shows: values of cells, tables, and the orders of the paper. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
