@@ -190,7 +190,7 @@ typedef struct {
     uint64_t seed;
 } shoal_attention;
 
-/* What is to know about a kind. Facts are 1 or 0. */
+/* Properties of a kind. Flags are 1 or 0. */
 typedef struct {
     const char *name; /* "i-clustered-C" */
     const char *cost; /* operations for N queries, S keys */
