@@ -1,7 +1,7 @@
 # The libraries. Each is one set of objects, from which a shared library and an archive
 # are made. Symbols are hidden unless a header says otherwise: SHOAL_API is the public
 # interface, SHOAL_PRIVATE what a library offers to Shoal's libraries above it and to
-# nobody else (docs/ARCHITECTURE.md, "Four libraries").
+# nobody else (docs/architecture.md, "Libraries").
 
 include(CheckLinkerFlag)
 check_linker_flag(C "LINKER:--version-script=${CMAKE_CURRENT_SOURCE_DIR}/cmake/check.map"

@@ -50,7 +50,7 @@ endif()
 # from the tables that it parses its command line with.
 if(TARGET shoal_program AND NOT CMAKE_CROSSCOMPILING)
     set(manual ${CMAKE_CURRENT_BINARY_DIR}/manual)
-    file(STRINGS CHANGELOG.md release REGEX "^## " LIMIT_COUNT 1)
+    file(STRINGS CHANGELOG.md release REGEX "^## [0-9]" LIMIT_COUNT 1)
     string(REGEX MATCH "[0-9]+-[0-9]+-[0-9]+" release_date "${release}")
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS CHANGELOG.md)
     set_property(TARGET shoal_program APPEND PROPERTY LINK_DEPENDS

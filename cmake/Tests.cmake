@@ -143,6 +143,7 @@ if(NOT SHOAL_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
         ${CMAKE_CURRENT_SOURCE_DIR})
     shoal_test(tree_links_rooms COMMAND bash ${tree}/links_rooms.sh ${places})
     shoal_test(tree_links COMMAND bash ${tree}/links.sh ${CMAKE_CURRENT_SOURCE_DIR})
+    shoal_test(tree_words COMMAND bash ${tree}/words.sh ${CMAKE_CURRENT_SOURCE_DIR})
     shoal_test(tree_format COMMAND bash ${tree}/format.sh ${CMAKE_CURRENT_SOURCE_DIR})
     shoal_test(tree_headers COMMAND bash ${tree}/headers.sh ${places})
     shoal_test(tree_sdist COMMAND bash ${tree}/sdist.sh ${CMAKE_COMMAND}

@@ -190,7 +190,7 @@ typedef struct {
     uint64_t seed;
 } shoal_attention;
 
-/* What is to know about a kind. Facts are 1 or 0. */
+/* Properties of a kind. Flags are 1 or 0. */
 typedef struct {
     const char *name; /* "i-clustered-C" */
     const char *cost; /* operations for N queries, S keys */
@@ -365,7 +365,7 @@ SHOAL_API const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void 
 
 /* What the last forward into this state (NULL: the plan's own) of shoal took as
    constants in one head, batch index * heads + head. Only plans with
-   SHOAL_WITH_BACKWARD keep it. docs/KINDS.md has the formula. */
+   SHOAL_WITH_BACKWARD keep it. docs/method.md has the formula. */
 typedef struct {
     int64_t rank, near;          /* numbers of this head's sequence */
     const int32_t *key_clusters; /* [keys], -1: hidden by its bias */

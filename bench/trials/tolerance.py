@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whether auto:tolerance=E is kept: the table of docs/QUALITY.md.
+"""Whether auto:tolerance=E is kept: the table of docs/kinds.md.
 
     tolerance.py SHOAL E SEEDS FOLDER...
 

@@ -19,7 +19,7 @@ bool sh_frame_narrows(const shoal_model_config *config) {
 shoal_status sh_frame_check(shoal_context *context, const shoal_model_config *config) {
     const bool framed = config->form != SHOAL_PLAIN;
     if (config->form < SHOAL_PLAIN || config->form > SHOAL_ROBERTA)
-        return sh_fail(context, SHOAL_INVALID, "form is none of its enumeration");
+        return sh_fail(context, SHOAL_INVALID, "invalid value for form");
     if (config->types < 0 || config->types > 65536 || (config->types > 0 && !framed))
         return sh_fail(context, SHOAL_INVALID,
                        "types is %lld: it must be from 0 to 65536, and 0 where the form "

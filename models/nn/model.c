@@ -37,7 +37,7 @@ static shoal_status check_config(shoal_context *context,
         config->pooling < SHOAL_EVERY_ROW || config->pooling > SHOAL_FIRST_ROW)
         return sh_fail(
             context, SHOAL_INVALID,
-            "norm, activation, positions or pooling is none of its enumeration");
+            "invalid value for norm, activation, positions or pooling");
     if (is_bare(config) && pools(config))
         return sh_fail(context, SHOAL_INVALID, "layers alone pool nothing");
     if (!(config->dropout >= 0 && config->dropout < 1))

@@ -157,7 +157,7 @@ shoal_status sh_distributed_begin(distributed_call *run, const attention_call *c
     for (int p = 0; p < run->over->ranks && status == SHOAL_OK; p++) {
         if (own->all[p * numbers])
             return REFUSE(plan->context,
-                          "rank %d of %d refused its arguments; it knows why", p,
+                          "rank %d of %d rejected its arguments; see its message", p,
                           run->over->ranks);
         if (own->all[p * numbers + 1] != own->mine[1])
             return REFUSE(plan->context,

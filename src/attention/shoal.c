@@ -278,8 +278,8 @@ const attention_kind sh_shoal_kind = {
     .info = {.name = "shoal-C",
              .number = "clusters",
              .cost = "N r (D + C) + C S (D + Dv + r) + N (k + 2 w + 1 + M) (D + Dv)",
-             .summary = "groups in the keys' metric; blocks of alike queries have exact "
-                        "keys, the rest follows each query",
+             .summary = "queries clustered in the keys' metric; exact keys per block of "
+                        "similar queries, corrected weights for the others",
              .defaults = {.kind = SHOAL_SHOAL,
                           .clusters = SHOAL_BY_SIZE,
                           .topk = SHOAL_BY_SIZE,

@@ -42,7 +42,7 @@ static inline uint16_t float_to_half(float value) {
     return (uint16_t)(sign | x.bits >> 13);
 }
 
-/* To the nearest, of two the even one; beyond 65504 by more than rounding infinity. */
+/* To nearest, ties to even; beyond 65504 by more than rounding infinity. */
 static inline uint16_t round_to_half(float x) {
     union {
         float value;

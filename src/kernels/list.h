@@ -118,7 +118,7 @@
     /* Halves to floats. */                                                              \
     KERNEL(widen, (int64_t count, const uint16_t *halves, float *out))                   \
     KERNEL(widen_bfloats, (int64_t count, const uint16_t *halves, float *out))           \
-    /* And back, to the nearest, of two the even one. */                                 \
+    /* And back, to nearest, ties to even. */                                            \
     KERNEL(round_halves, (int64_t count, const float *x, uint16_t *halves))              \
     KERNEL(round_bfloats, (int64_t count, const float *x, uint16_t *halves))
 /* clang-format on */

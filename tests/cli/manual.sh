@@ -28,8 +28,8 @@ expect "_manual without a folder" 2 "_manual DIR DATE" shoal _manual
 expect "_manual into nothing" 4 "cannot be written" shoal _manual nowhere 2026-01-02
 check "the version is one" [ "$(shoal --version)" = "shoal $(sed -n \
     's/^#define SHOAL_VERSION_[A-Z]* //p' "$root/include/shoal.h" | paste -sd.)" ]
-check "CHANGELOG begins with it" [ "$(shoal --version)" = \
-    "shoal $(sed -n 's/^## \([^ ]*\).*/\1/p' "$root/CHANGELOG.md" | head -n 1)" ]
+check "CHANGELOG's latest release is it" [ "$(shoal --version)" = \
+    "shoal $(sed -n 's/^## \([0-9][^ ]*\).*/\1/p' "$root/CHANGELOG.md" | head -n 1)" ]
 
 # lacks FILE WORD...: those that the file has not, as words.
 lacks() {

@@ -50,7 +50,16 @@ links() { # HEADER LIBRARY
     "$cc" $strict -std=c11 "$work/example.c" -L"$build" "-l$2" \
         $(on_library "$2") -lshoal-models -lshoal -o "$work/example"
 }
+is_cpp() { # README's example as C++17
+    # shellcheck disable=SC2086
+    readme_example | c++ $strict -x c++ -std=c++17 -fsyntax-only -
+}
 check "README's example compiles and runs" runs readme_example
+if command -v c++ >/dev/null; then
+    check "README's example is C++17" is_cpp
+else
+    skip "README's example is C++17" "there is no c++ here"
+fi
 check "shoal.h's example compiles and runs" runs header_example
 for library in shoal-models shoal-speech shoal-train; do
     header=${library//-/_}.h

@@ -1,11 +1,12 @@
 #!/bin/bash
 # Every relative link in a page (*.md) leads to a file that is there, and so does every
-# path of the tree that a page names in its text. docs/notebook/ tells of code as it was,
-# so only its links are checked.
+# path of the tree that a page names in its text; every function that it names is in the
+# code. docs/notebook/ and CHANGELOG.md tell of code as it was: of the first only links are
+# checked, of the second links and paths.
 #     links.sh ROOT      checks the tree, after checking that it can find errors
 . "$(dirname "$0")/../report.sh"
-folders="bench cli cmake docs exact examples include lab models python"
-folders+=" speech src tests tools"
+folders="bench cli cmake docs exact examples include lab models mpi python"
+folders+=" speech src tests tools train"
 
 pages() { # the pages of the tree $1, without what was built or belongs to an editor
     find "$1" \( -name 'build*' -o -name '.?*' \) -prune -o -name '*.md' -print
@@ -24,6 +25,18 @@ named() { # the paths from the root that page $1 names
         grep -E '\.md$|CMakeLists\.txt$|^[^A-Z]*$' | sort -u
 }
 
+functions() { # names in backticks that page $1 has and that begin as Shoal's in C do
+    grep -oE '`sh(oal)?_[a-z0-9_]*[a-z0-9](\([^`]*)?`' "$1" | tr -d '`' | sed 's/(.*//' |
+        sort -u
+}
+
+known() { # all such names in the code of tree $1
+    # shellcheck disable=SC2086 # several folders, split on purpose
+    (cd "$1" && find $folders \( -name '*.[ch]' -o -name '*.py' -o -name '*.cmake' \) \
+        -print0 2>/dev/null) | (cd "$1" && xargs -0r grep -ohE '\bsh(oal)?_[a-z0-9_]+') |
+        sort -u
+}
+
 check_page() { # $1 the root, $2 the page; prints what is wrong
     local target
     while read -r target; do
@@ -33,17 +46,22 @@ check_page() { # $1 the root, $2 the page; prints what is wrong
     while read -r target; do
         [ -e "$1/$target" ] || echo "$2: there is no $target"
     done < <(named "$2")
+    [[ $2 == */CHANGELOG.md ]] && return
+    while read -r target; do
+        echo "$2: the code has no $target"
+    done < <(functions "$2" | comm -23 - "$work/known")
 }
 
 check_tree() { # $1 the root; prints what is wrong
     local page
+    known "$1" >"$work/known"
     while read -r page; do check_page "$1" "$page"; done < <(pages "$1" | sort)
 }
 
 expect() { # $1 good or bad, $2 page, $3 its text: beside src/a.c it must be judged so
     local tree=$work/tree verdict=good
     mkdir -p "$tree/src" "$tree/$(dirname "$2")"
-    touch "$tree/src/a.c"
+    echo 'int sh_here(void);' >"$tree/src/a.c"
     echo "$3" >"$tree/$2"
     [ -n "$(check_tree "$tree")" ] && verdict=bad
     rm -r "$tree"
@@ -55,6 +73,10 @@ check_itself() {
     expect good docs/A.md '![a](../src/a.c#L3), `src/a.c`, src/a_NAME.c, other/src/b.c'
     expect good docs/notebook/A.md 'src/b.c was there then'
     expect good build/A.md '[one](src/b.c)'
+    expect good A.md '`sh_here`, `shoal_some_*`, sh_gone without ticks'
+    expect good CHANGELOG.md '`sh_gone`'
+    expect bad docs/A.md 'calls `sh_gone`'
+    expect bad docs/A.md 'calls `sh_gone(1)`'
     expect bad A.md 'text [one](src/b.c)'
     expect bad docs/A.md '[one](src/a.c)'
     expect bad docs/notebook/A.md '[one](B.md)'
@@ -64,5 +86,5 @@ check_itself() {
 
 check_itself
 [ $failed = 0 ] && report "the check finds what it should" ""
-report "links and paths in pages lead somewhere" "$(check_tree "$1")"
+report "links, paths and functions in pages are there" "$(check_tree "$1")"
 finish

@@ -1,5 +1,5 @@
 # The rooms of the tree and which of them a room may use, for includes.sh and
-# links_rooms.sh (docs/ARCHITECTURE.md):
+# links_rooms.sh (docs/architecture.md):
 #     base <- kernels <- cluster <- attention
 #     kernels <- models/kernels; attention, models/kernels <- models/nn
 #     models/nn <- models/files <- models/text

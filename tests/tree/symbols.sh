@@ -1,5 +1,5 @@
 #!/bin/bash
-# Reads the symbols of the libraries (docs/ARCHITECTURE.md, "Four libraries"):
+# Reads the symbols of the libraries (docs/architecture.md, "Libraries"):
 #     symbols.sh CC BUILD SOURCE
 # Every global symbol begins with shoal_ or sh_, and what one file alone uses is static. A
 # shared library exports what its header declares, and of its internals what a library
