@@ -1,5 +1,5 @@
-/* A recogniser that was trained (train_speech.c, `shoal train speech`) prints the units of
-   recordings with the second at which each begins.
+/* A recogniser that was trained (train_speech.c, `shoal train speech`) prints the units
+   of recordings with the second at which each begins.
 
        recognise RUN RECORDING ...
 
