@@ -13,8 +13,8 @@ pages="README.md docs/install.md docs/kinds.md docs/c.md docs/python.md"
 pages+=" docs/transcribe.md docs/embed.md docs/train.md docs/scale.md"
 data=${SHOAL_DATA:-$source/../shared/data}
 speech_model=$data/models/ggml-tiny.bin
-programs='shoal [a-z]+|mpirun\S* |cc |cmake |make\b|pip |python3? |bash |sudo |apt|ffmpeg '
-programs+='|export |[A-Z_]+=\S|(bench|build|tools|tests)/\S+|\./\S+|tar |git '
+programs='shoal [a-z]+|mpirun\S* |cc |cmake |make\b|pip |python3? |bash |sudo |apt'
+programs+='|ffmpeg |export |[A-Z_]+=\S|(bench|build|tools|tests)/\S+|\./\S+|tar |git '
 
 commands() { # PAGE
     awk '/^```/ { fenced = !fenced; plain = fenced && $0 == "```"; next }
@@ -27,7 +27,7 @@ commands() { # PAGE
 
 reason() { # COMMAND: why it is not run; nothing: it is
     case $1 in
-    make* | sudo* | pip* | tools/* | apt*) echo "installs or builds; make test, make python";;
+    make* | sudo* | pip* | tools/* | apt*) echo "builds or installs; CI does";;
     cmake* | *build/mpich*) echo "builds; tree_install, cli_ranks";;
     bench/* | "shoal bench"* | "shoal demo"*) echo "measures";;
     export*shoal/* | *'$HOME/shoal'*) echo "a prefix of the user's; tree_install";;
@@ -35,7 +35,7 @@ reason() { # COMMAND: why it is not run; nothing: it is
     "cc example.c"*) echo "the program is README's; headers and examples are compiled";;
     "shoal quality"*) echo "needs dumps of a model; cli_quality";;
     "shoal plot"* | "shoal maps"*) [ $plots = yes ] || echo "this build has no cairo";;
-    "shoal repro"*) echo "takes hours; cli_train, cli_speech, cli_finetune run small ones";;
+    "shoal repro"*) echo "takes hours; cli_train and others run small ones";;
     *--lm*) echo "needs English phones; cli_speech has words of its own";;
     "shoal wer"*--arr* | "shoal wer librispeech"* | "shoal wer"*q-clustered* | \
         "shoal wer"*--limit* | "shoal wer DIR"*) echo "takes minutes; cli_transcribe";;
@@ -44,7 +44,8 @@ reason() { # COMMAND: why it is not run; nothing: it is
     "mpirun -n "*) [ $mpi = yes ] || echo "this build has no MPI";;
     esac
     [[ $1 == *ggml-tiny.bin* && ! -e $speech_model ]] && echo "there is no $speech_model"
-    [ $speech = no ] && [[ $1 =~ speech|transcribe|recognise|\ wer\  ]] && echo "no speech"
+    [[ $speech == no && $1 =~ speech|transcribe|recognise|\ wer\  ]] &&
+        echo "this build has no speech"
 }
 
 run_page() { # PAGE
@@ -79,8 +80,8 @@ esac
 exec "$build/shoal" "\$@" "\${few[@]}"
 END
     chmod +x bin/shoal
-    printf 'a b c\nqueries huddle into clusters\n' | tee texts.txt context.txt long/a.txt \
-        >long/b.txt
+    printf 'a b c\nqueries huddle into clusters\n' |
+        tee texts.txt context.txt long/a.txt >long/b.txt
     printf '{"text": "a b"}\n' >rows.jsonl
     printf 'A A\nB B\nC C\nD D\n' >LEXICON
     python3 - "$source/tests/cli/lib" <<'PYTHON'
@@ -99,8 +100,9 @@ os.makedirs("glue/RTE")
 for name in ("train", "dev"):
     rows = "".join(f"{i}\ta b\tc d\t{('not_' * (i % 2))}entailment\n" for i in range(20))
     open(f"glue/RTE/{name}.tsv", "w").write("index\tsentence1\tsentence2\tlabel\n" + rows)
-    paragraph = {"context": "queries huddle once", "qas": [
-        {"id": "q", "question": "who", "answers": [{"text": "queries", "answer_start": 0}]}]}
+    answers = [{"text": "queries", "answer_start": 0}]
+    paragraph = {"context": "queries huddle once",
+                 "qas": [{"id": "q", "question": "who", "answers": answers}]}
     json.dump({"data": [{"title": "t", "paragraphs": [paragraph]}], "version": "1.1"},
               open(f"{name}.json", "w"))
 PYTHON
@@ -119,7 +121,8 @@ speech=no mpi=no plots=no
 [ -e "$build/libshoal-mpi.so" ] && command -v mpirun >/dev/null && mpi=yes
 ldd "$build/shoal" | grep -q libcairo && plots=yes
 cd "$work" || exit 1
-printf 'text\n\n    shoal x \\\n        -y  # why\n    ok: 3\n\n```c\nshoal z\n```\n' >page.md
+printf '%s\n' text "" '    shoal x \' "        -y  # why" "    ok: 3" "" \
+    '```c' "shoal z" '```' >page.md
 report "commands are found" "$([ "$(commands page.md)" = "shoal x -y" ] ||
     commands page.md)"
 made || exit 1
