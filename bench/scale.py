@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""What attention over ranks takes elsewhere: the model of docs/SCALE.md.
+"""What attention over ranks takes elsewhere: the model of docs/notebook/SCALE.md.
 
-    bench/scale.py                    # both tables, with the constants of docs/SCALE.md
+    bench/scale.py                # both tables, with the constants of that page
     bench/scale.py --position 2e-6 --groups 0.03     # with those of your machine
 
 A forward of one layer, heads of 64 features in float32. Constants of a rank: seconds for

@@ -419,7 +419,7 @@ const command_help train_help = {
     "object per line; shoal plot draws it. Ctrl-C saves a checkpoint and says how to\n"
     "go on; after a crash nothing is lost but the steps since the last checkpoint,\n"
     "and --resume gives the same curve to the last bit as if nothing had happened.\n\n"
-    "Under mpirun each rank has its share of every batch (docs/SCALE.md).\n",
+    "Under mpirun each rank has its share of every batch (docs/scale.md).\n",
     "copy|speech|glue|squad DIR"};
 
 /* ---- Results ----------------------------------------------------------------------- */

@@ -156,6 +156,10 @@ if(NOT SHOAL_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
             ${places})
     endif()
     if(TARGET shoal_program)
+        if(SHOAL_INSTALL)
+            shoal_test(tree_guides COMMAND bash ${tree}/guides.sh ${CMAKE_COMMAND}
+                ${places})
+        endif()
         shoal_test(tree_paths COMMAND bash ${tree}/paths.sh ${CMAKE_COMMAND} ${places})
     endif()
     # Work counted, not timed: neither sanitizers nor emulation would leave it as it is.

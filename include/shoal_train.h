@@ -108,7 +108,7 @@ typedef struct {
 typedef enum { SHOAL_SPEECH_CTC, SHOAL_SPEECH_LFMMI } shoal_speech_loss;
 
 /* speech: a recogniser. The data folder has the folders train and dev, each as Kaldi
-   keeps its data (docs/SPEECH.md). */
+   keeps its data (docs/train.md). */
 typedef struct {
     shoal_train_config train;
     int32_t loss;                 /* a shoal_speech_loss */
@@ -315,7 +315,7 @@ typedef struct {
 
 #define SHOAL_RUN_CHECKPOINT "checkpoint.safetensors"
 #define SHOAL_RUN_BEST "best.safetensors" /* of tasks that keep the best weights */
-#define SHOAL_RUN_LOG "log.jsonl"         /* docs/TRAINING.md has its lines */
+#define SHOAL_RUN_LOG "log.jsonl"         /* docs/train.md has its lines */
 #define SHOAL_RUN_GRAPH "phones.graph"    /* LF-MMI: what phones are decoded with */
 
 /* A field and its value as text. */

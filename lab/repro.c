@@ -119,7 +119,7 @@ const command_help repro_help =
      "text, its table of GLUE and SQuAD on DATA (folders glue and squad): the model of\n"
      "--model is fine-tuned on each task with the kind of --kinds (default: full), and\n"
      "evaluated on dev with each kind of --evaluate and with the controls.\n\n"
-     "TABLE.json, an experiment of your own (docs/EXPERIMENTS.md): these four are such\n"
+     "TABLE.json, an experiment of your own (docs/experiments.md): these four are such\n"
      "tables.\n",
      rows,
      "Ctrl-C saves; the same command goes on, cell by cell and inside a cell. Several\n"

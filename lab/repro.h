@@ -1,5 +1,5 @@
 /* shoal repro: experiments of the paper, and of anybody else. An experiment is a table, a
-   JSON file of cells to train and of what to show of them (docs/EXPERIMENTS.md); those of
+   JSON file of cells to train and of what to show of them (docs/experiments.md); those of
    lab/experiments are in the program.
 
        DIR/cells/CELL/     the run of a cell: checkpoint, best model, log, result.json

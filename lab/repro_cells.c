@@ -61,7 +61,7 @@ void repro_load(repro_job *job, const char *word) {
     if (!json_array_size(json_object_get(job->table, "axes")) ||
         !shoal_task_find(repro_text(job->table, "task")))
         die(EXIT_BAD_INPUT,
-            "%s: a table has a \"task\" and \"axes\"; docs/EXPERIMENTS.md", word);
+            "%s: a table has a \"task\" and \"axes\"; docs/experiments.md", word);
     if (job->minutes < 0)
         job->minutes = json_number_value(json_object_get(job->table, "minutes"));
 }

@@ -1,7 +1,7 @@
 """Trains a recogniser, kills it on the way, resumes it to the same bits, and evaluates it
 with other kinds of attention.
 
-DATA has the folders train, dev and test, as Kaldi keeps its data (docs/SPEECH.md). Two
+DATA has the folders train, dev and test, as Kaldi keeps its data (docs/train.md). Two
 runs are made in OUT: `whole`, which nothing interrupts; and `killed`, first in a process
 of its own that is ended by SIGKILL in the middle, then from its last checkpoint on.
 Settings are fields of the training: train_speech.py DATA OUT epochs=30

@@ -345,7 +345,7 @@ def speech(
     **settings: Any,
 ) -> Run:
     """Trains a recogniser on a data folder with the folders train and dev, as Kaldi keeps
-    its data (docs/SPEECH.md).
+    its data (docs/train.md).
 
     `settings` are fields of the task, such as epochs=30, units="characters", layers=4:
     ``fields("speech")`` lists them. `preset` is "default", "paper", "lf-mmi" or
@@ -471,7 +471,7 @@ def copy(
     threads: int | None = None,
     **settings: Any,
 ) -> Run:
-    """Trains the masked copy task, which is made in memory (docs/TRAINING.md)."""
+    """Trains the masked copy task, which is made in memory (docs/train.md)."""
     return _train(
         _known("copy"),
         CopyConfig(),

@@ -15,7 +15,7 @@ from conftest import ROOT, data
 EXAMPLES = ROOT / "python" / "examples"
 
 
-@pytest.mark.parametrize("page", ["docs/PYTHON.md", "python/README.md"])
+@pytest.mark.parametrize("page", ["docs/python.md", "python/README.md"])
 def test_pages(page):
     pytest.importorskip("transformers")
     path = ROOT / page

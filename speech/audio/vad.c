@@ -28,7 +28,7 @@ enum {
    steady in it. */
 static const int edges[BANDS + 1] = {3, 11, 19, 29, 41, 59, 85, 131, 231};
 
-/* Decided on speakers of the training set, see docs/WHISPER.md. */
+/* Decided on speakers of the training set, see docs/notebook/SPEECH.md. */
 #define NOTHING_BELOW -100.0f /* dB of full scale: digital silence, which is no noise, */
 #define NO_POWER 1e-10f       /* the same as a power */
 #define LOWEST_NOISE -95.0f   /* of a band */

@@ -1,6 +1,7 @@
 #!/bin/bash
 # examples/train_speech.c on a tiny data folder: interrupted, killed and started again it
-# comes to the bits of the training that was not, and is evaluated with two kinds.
+# comes to the bits of the training that was not, and is evaluated with two kinds. Then
+# examples/recognise.c, beside it, uses the model.
 #     example_train_speech.sh PROGRAM
 . "$(dirname "$0")/../report.sh"
 program=$(realpath "$1")
@@ -56,4 +57,7 @@ for file in checkpoint best; do
         <(tensors pieces $file.safetensors) 2>&1)"
 done
 report "the same errors" "$(diff <(tail -2 whole.txt) <(tail -2 pieces.txt))"
+"$(dirname "$program")/recognise" whole data/test/s0-000.wav >units.txt 2>&1
+report "recognise prints units" "$(grep -qE '^ +[0-9]+\.[0-9]{2} [ABCD]$' units.txt ||
+    cat units.txt)"
 finish

@@ -117,7 +117,7 @@ static void lfmmi_defaults(shoal_speech_train_config *config, bool paper) {
     config->train.learning_rate = 1e-3f;
 }
 
-/* What learns from hours of speech on two cores (docs/SPEECH.md). */
+/* What learns from hours of speech on two cores (docs/train.md). */
 static int defaults(void *user, const char *preset, void *whole) {
     shoal_speech_train_config *config = whole;
     (void)user;
