@@ -32,6 +32,7 @@ reason() { # COMMAND: why it is not run; nothing: it is
     bench/* | "shoal bench"* | "shoal demo"*) echo "measures";;
     export*shoal/* | *'$HOME/shoal'*) echo "a prefix of the user's; tree_install";;
     ffmpeg*) echo "needs ffmpeg and a film";;
+    ./train_task* | "./train model"*) echo "example_train_task and example_train run it";;
     "cc example.c"*) echo "the program is README's; headers and examples are compiled";;
     "shoal quality"*) echo "needs dumps of a model; cli_quality";;
     "shoal plot"* | "shoal maps"*) [ $plots = yes ] || echo "this build has no cairo";;
