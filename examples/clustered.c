@@ -76,7 +76,7 @@ static void add(double *to, double factor, const double *from, int count) {
         to[d] += factor * from[d];
 }
 
-/* ---- Random numbers ----------------------------------------------------------------- */
+/* ---- Random numbers ---------------------------------------------------------------- */
 
 static uint64_t random_state = 1;
 
@@ -93,7 +93,7 @@ static double normal(void) { /* Box and Muller */
     return sqrt(-2 * log(u)) * cos(6.283185307179586 * v);
 }
 
-/* ---- Clusters ----------------------------------------------------------------------- */
+/* ---- Clusters ---------------------------------------------------------------------- */
 
 /* Comparing queries feature by feature would cost D per pair. A hash is cheaper: draw 63
    random directions and keep one bit for each, the side on which the query lies. The
@@ -159,7 +159,7 @@ static void find_clusters(const problem *p, const double *q, int *cluster) {
     free(centre);
 }
 
-/* ---- Softmax ------------------------------------------------------------------------ */
+/* ---- Softmax ----------------------------------------------------------------------- */
 
 /* Subtracting the largest score changes no weight and keeps exp from overflowing. */
 static void softmax(double *row, int count) {
@@ -180,7 +180,7 @@ static void softmax_backward(const double *a, double *da, int count) {
         da[l] = a[l] * (da[l] - mean);
 }
 
-/* ---- Forward ------------------------------------------------------------------------ */
+/* ---- Forward ----------------------------------------------------------------------- */
 
 /* What both approximations want to reach. */
 static void full_attention(const problem *p, const double *q, const double *k,
@@ -265,7 +265,7 @@ static void clustered_attention(const problem *p, const double *q, const double 
     }
 }
 
-/* ---- Backward ----------------------------------------------------------------------- */
+/* ---- Backward ---------------------------------------------------------------------- */
 
 /* Given dout, the gradient of some loss by the output, adds the gradients by q, k and v.
    It is the chain rule, applied to the lines above from the last to the first. */
@@ -323,7 +323,7 @@ static void clustered_backward(const problem *p, const double *q, const double *
     free(down);
 }
 
-/* ---- A program ---------------------------------------------------------------------- */
+/* ---- A program --------------------------------------------------------------------- */
 
 static memory remember(const problem *p) {
     return (memory){.cluster = zeros((size_t)p->N, sizeof(int)),

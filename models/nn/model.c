@@ -35,9 +35,8 @@ static shoal_status check_config(shoal_context *context,
         config->activation < SHOAL_GELU || config->activation > SHOAL_RELU ||
         config->positions < SHOAL_SINUSOIDAL || config->positions > SHOAL_NO_POSITIONS ||
         config->pooling < SHOAL_EVERY_ROW || config->pooling > SHOAL_FIRST_ROW)
-        return sh_fail(
-            context, SHOAL_INVALID,
-            "invalid value for norm, activation, positions or pooling");
+        return sh_fail(context, SHOAL_INVALID,
+                       "invalid value for norm, activation, positions or pooling");
     if (is_bare(config) && pools(config))
         return sh_fail(context, SHOAL_INVALID, "layers alone pool nothing");
     if (!(config->dropout >= 0 && config->dropout < 1))

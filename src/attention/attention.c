@@ -306,8 +306,8 @@ static shoal_status agree(shoal_context *context, shoal_transport *over, int64_t
                          over->rank, over->ranks, over->message);
     for (int p = 0; p < over->ranks && status == SHOAL_OK; p++)
         if (all[p * wide] != SHOAL_OK)
-            status = REFUSE(context, "rank %d of %d rejected its part; see its message", p,
-                            over->ranks);
+            status = REFUSE(context, "rank %d of %d rejected its part; see its message",
+                            p, over->ranks);
     for (int p = 1; p < over->ranks && status == SHOAL_OK; p++)
         if (memcmp(all, all + p * wide, sizeof *all * (size_t)count))
             status = REFUSE(context,
