@@ -107,7 +107,7 @@ static void fill_data(demonstration *demo) {
             expf(loudness_spread * normal(STREAM_LOUDNESS, head, position));
         for (uint64_t a = 0; a < 3; a++)
             for (uint64_t d = 0; d < DIM; d++) {
-                /* Queries and keys of a topic share their vector: it attends to itself. */
+                /* Queries and keys of a topic share a vector: it attends to itself. */
                 const uint64_t vector = a < 2 ? STREAM_KEY_VECTOR : STREAM_VALUE_VECTOR;
                 const float value =
                     normal(vector, head * TOPICS + topic, d) +

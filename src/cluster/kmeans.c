@@ -401,7 +401,8 @@ void sh_kmeans_start(kmeans_pass *pass) {
 
 void sh_kmeans_assign(kmeans_pass *pass) {
     const int64_t task = TASK_BLOCKS * HASH_BLOCK;
-    /* tables[c][n][x]: how many of four bits x differ from the n-th four of the centre. */
+    /* tables[c][n][x]: how many of four bits x differ from the n-th four of the centre.
+       */
     kmeans_work *work = pass->work;
     static const uint8_t ones[16] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
     const size_t size = 256 * (size_t)work->words;

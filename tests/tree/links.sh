@@ -1,8 +1,8 @@
 #!/bin/bash
 # Every relative link in a page (*.md) leads to a file that is there, and so does every
 # path of the tree that a page names in its text; every function that it names is in the
-# code. docs/notebook/ and CHANGELOG.md tell of code as it was: of the first only links are
-# checked, of the second links and paths.
+# code. docs/notebook/ and CHANGELOG.md tell of code as it was: of the first only links
+# are checked, of the second links and paths.
 #     links.sh ROOT      checks the tree, after checking that it can find errors
 . "$(dirname "$0")/../report.sh"
 folders="bench cli cmake docs exact examples include lab models mpi python"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# No private words in what users read: pages (*.md), public headers, and string literals of
-# C code (messages and help). docs/style.md has the terms and the style.
+# No private words in what users read: pages (*.md), public headers, and string literals
+# of C code (messages and help). docs/style.md has the terms and the style.
 #     words.sh ROOT      checks the tree, after checking that it can find errors
 # Exempt are docs/style.md, which quotes such words, and docs/notebook and CHANGELOG.md,
 # which are as they were written.
@@ -20,7 +20,7 @@ nobody links	'Link only what you use.'
 what (is|there is) to know about	'Properties of'
 was run are	a sentence has a noun for its subject: 'We ran'
 rest follows	'the corrected remainder': the glossary's term
-who(ever)? (types|wants|links|builds|includes) 	'if you ...': readers are addressed directly
+who(ever)? (types|wants|links|builds|includes) 	'if you ...': address the reader
 side-by-side windows|windows side by side	'windows processed in parallel'"
 
 pages() { # of the tree $1, without what was built or belongs to an editor
