@@ -92,8 +92,8 @@ typedef struct {
                                       its copy for a call; gradient of the features */
 } bench_data;
 
-/* Normally distributed noise, of a run of the positions. All of this dies where memory runs
-   out, after which the report is of what was measured. */
+/* Normally distributed noise, of a run of the positions. All of this dies where memory
+   runs out, after which the report is of what was measured. */
 void bench_data_create(bench_data *data, const bench_job *job, int64_t whole_length,
                        int64_t first, int64_t length);
 void bench_data_destroy(bench_data *data);
@@ -153,8 +153,8 @@ double bench_operations(const bench_job *job, int kind, int64_t length);
    must be. Sets verified or wrong and the checks of the row; overwrites the results. */
 void bench_verify(bench_job *job, shoal_plan *plan, bench_data *data, int kind,
                   bench_row *row);
-/* The worst error of three gradients. One that is next to nothing, as those of queries and
-   keys are where there is one position, is measured by that share of the largest. */
+/* The worst error of three gradients. One that is next to nothing, as those of queries
+   and keys are where there is one position, is measured by that share of the largest. */
 double bench_worst(squares sums[3], double share);
 /* Adds a check to the row; one that fails makes it wrong. */
 void bench_note(bench_row *row, const char *what, double error, double tolerance);

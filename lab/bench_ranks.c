@@ -77,7 +77,7 @@ static void take_turn(ranks_run *run, int kind, ranks_row *row) {
 /* ---- Comparing --------------------------------------------------------------------- */
 
 /* Rows of four bytes a feature, floats or integers: part [units][rows of this rank]
-   [features] of every rank, beside whole [units][N][features], which the first one has. */
+   [features] of every rank, beside whole [units][N][features], which the first has. */
 typedef struct {
     const void *part, *whole;
     int64_t units, features;

@@ -107,7 +107,7 @@ static void fill_data(demonstration *demo) {
             expf(loudness_spread * normal(STREAM_LOUDNESS, head, position));
         for (uint64_t a = 0; a < 3; a++)
             for (uint64_t d = 0; d < DIM; d++) {
-                /* Queries and keys of a topic share their vector: it attends to itself. */
+                /* Queries and keys of a topic share a vector: it attends to itself. */
                 const uint64_t vector = a < 2 ? STREAM_KEY_VECTOR : STREAM_VALUE_VECTOR;
                 const float value =
                     normal(vector, head * TOPICS + topic, d) +
@@ -260,9 +260,7 @@ static int print_object(const demonstration *demo) {
 int demo_command(int count, char **arguments) {
     static demonstration demo = {.longest = LONGEST};
     demo.begun = seconds_now();
-    const int ended = take_options(&demo_help, count, arguments, &demo);
-    if (ended >= 0)
-        return ended;
+    begin_command(&demo_help, count, arguments, &demo);
     demo.context = begin_context(demo.threads, NULL);
     const size_t floats = (size_t)(HEADS * demo.longest * DIM);
     demo.q = malloc(4 * floats * sizeof *demo.q); /* and the three others behind it */

@@ -136,8 +136,8 @@ static void add_tick(const ruler *r, tick *ticks, int *count, double value,
     ++*count;
 }
 
-/* At most TICKS; returns how many. On a logarithmic axis every digit gets a tick; how many
-   of them get text depends on how many decades there are. */
+/* At most TICKS; returns how many. On a logarithmic axis every digit gets a tick; how
+   many of them get text depends on how many decades there are. */
 static int find_ticks(const ruler *r, tick *ticks) {
     int count = 0;
     if (r->axis.scale == PLOT_LINEAR) {
