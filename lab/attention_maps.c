@@ -169,7 +169,7 @@ static void find_weights(weighing *w, float *weights) {
     const int64_t dim = shape->head_dim;
     for (int64_t first = 0; first < shape->count; first += dim) {
         const int64_t left = shape->count - first, keys = left < dim ? left : dim;
-        /* Values that say which of the keys from `first` on they are of: a feature each. */
+        /* Values that say which of the keys from `first` on they are, a feature each. */
         for (int64_t key = 0; key < shape->count; key++) {
             float *values = w->projected + (3 * key + 2) * w->width;
             memset(values, 0, (size_t)w->width * sizeof *values);
