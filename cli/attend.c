@@ -617,9 +617,7 @@ static int report(const attend_job *job) {
 
 int attend_command(int count, char **arguments) {
     static attend_job job;
-    const int ended = take_options(&attend_help, count, arguments, &job);
-    if (ended >= 0)
-        return ended;
+    begin_command(&attend_help, count, arguments, &job);
     take_words(&job, count - optind, arguments + optind);
     read_environment(&job);
     job.ranks = begin_ranks("Nothing was written: start the job again");

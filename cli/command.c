@@ -51,7 +51,7 @@ static void print_masked(const char *format, va_list arguments) {
     free(text);
 }
 
-static const char *command = ""; /* whose options were taken */
+static const char *command = "", *usage = ""; /* whose options were taken */
 static shoal_context *context_in_use;
 static int own_rank = -1; /* of several processes */
 
@@ -586,6 +586,7 @@ static int take_all(const command_help *help, int count, char **arguments, void 
 int take_options(const command_help *help, int count, char **arguments, void *job) {
     int rows = 0;
     command = help->command;
+    usage = help->usage;
     while (help->options[rows].name)
         rows++;
     const int code = take_all(help, count, arguments, job, rows);
@@ -599,6 +600,16 @@ int take_options(const command_help *help, int count, char **arguments, void *jo
         return complain(EXIT_USAGE, command, "%.200s is one word too many",
                         arguments[optind]);
     return -1;
+}
+
+void begin_command(const command_help *help, int count, char **arguments, void *job) {
+    const int code = take_options(help, count, arguments, job);
+    if (code >= 0)
+        leave(code);
+}
+
+_Noreturn void die_of_usage(const char *what) {
+    die(EXIT_USAGE, "%s; usage: shoal %s", what, usage);
 }
 
 /* ---- Kinds ------------------------------------------------------------------------ */

@@ -137,22 +137,28 @@ void print_help(const command_help *help);
 /* Takes all options into the job. Returns the exit code when that is the end (--help, a
    mistake), or -1: go on with the words at optind. Words may stand anywhere. */
 int take_options(const command_help *help, int count, char **arguments, void *job);
+/* The same, but where that is the end the program leaves. */
+void begin_command(const command_help *help, int count, char **arguments, void *job);
+/* Dies of a line that makes no sense, "WHAT; usage: ...". */
+_Noreturn void die_of_usage(const char *what);
 const char *command_name(void); /* whose options were taken; "" before */
 
 extern const char *const isa_names[];
 
 /* Rows that commands have in common; the job has int64_t threads and const char *isa. */
-#define THREADS_ROW(job)                                                                 \
+#define THREADS_ROW(job) THREADS_ROW_AT(job, threads)
+#define ISA_ROW(job) ISA_ROW_AT(job, isa)
+#define THREADS_ROW_AT(job, member)                                                      \
     {                                                                                    \
         "threads", 0, "T", "threads (default: 0, one per processor)",                    \
-            SETS_INTEGER(job, threads, 0, 4096)                                          \
+            SETS_INTEGER(job, member, 0, 4096)                                           \
     }
-#define ISA_ROW(job)                                                                     \
+#define ISA_ROW_AT(job, member)                                                          \
     {                                                                                    \
         "isa", 0, "NAME",                                                                \
             "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"         \
             "else the best that runs here)",                                             \
-            SETS_TEXT(job, isa), .choices = isa_names                                    \
+            SETS_TEXT(job, member), .choices = isa_names                                 \
     }
 #define HELP_ROW                                                                         \
     { "help", 'h', NULL, "print this", .type = OPTION_HELP }

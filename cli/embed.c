@@ -87,62 +87,56 @@ static void put_block(const embed_job *job) {
         die(EXIT_RESOURCES, "standard output cannot be written");
 }
 
-static void run(embed_job *job) {
-    open_text_model(&job->model);
-    watch_stop(); /* an interrupt leaves what was at the output's place */
-    job->vectors = reserve((size_t)(TEXT_BLOCK * job->model.size), sizeof(float));
-    if (job->output) {
-        job->file = replace_begin(&job->to, job->output);
-        if (!job->file)
-            cannot_write(job);
-        if (fseek(job->file, 0, SEEK_SET) != 0 || !job->to.waits)
-            no_stream(job->output);
-        if (!write_header(job->file, 0, job->model.size))
-            cannot_write(job);
-    }
-    const double begun = seconds_now();
-    if (!job->quiet)
-        progress_begin(1);
-    progress_say("the first texts");
-    for (texts_next(&job->source); job->source.count > 0 && !stop_signal();
-         texts_next(&job->source)) {
-        embed_block(&job->model, &job->source, job->vectors);
-        put_block(job);
-        job->done += job->source.count;
-        progress_say("%" PRId64 " texts, %.1f per second", job->done,
-                     (double)job->done / (seconds_now() - begun));
-    }
-    if (stop_signal())
-        leave(128 + stop_signal());
-    if (job->file) {
-        const bool good = fseek(job->file, 0, SEEK_SET) == 0 &&
-                          write_header(job->file, job->done, job->model.size);
-        if (!replace_end(&job->to, good))
-            cannot_write(job);
-    }
-    progress_end();
-    const double seconds = seconds_now() - begun;
-    if (!job->quiet)
-        tell("%" PRId64 " texts in %.2f s, %.1f per second; vectors of %" PRId64,
-             job->done, seconds, (double)job->done / seconds, job->model.size);
-}
-
 int embed_command(int count, char **arguments) {
     static embed_job job;
     job.model.folder = default_model("SHOAL_TEXT_MODEL");
-    const int ended = take_options(&embed_help, count, arguments, &job);
-    if (ended >= 0)
-        return ended;
+    begin_command(&embed_help, count, arguments, &job);
     job.source.paths = arguments + optind;
     job.source.files = count - optind;
     if (job.source.files == 0)
-        die(EXIT_USAGE, "no file was given; usage: shoal %s", embed_help.usage);
+        die_of_usage("no file was given");
     for (int i = 0; i < job.source.files; i++)
         if (strcmp(job.source.paths[i], "-") != 0)
             plan_input(job.source.paths[i]);
     if (job.output && strcmp(job.output, "-") == 0)
         no_stream("standard output");
     plan_output(job.output);
-    run(&job);
+    open_text_model(&job.model);
+    watch_stop(); /* an interrupt leaves what was at the output's place */
+    job.vectors = reserve((size_t)(TEXT_BLOCK * job.model.size), sizeof(float));
+    if (job.output) {
+        job.file = replace_begin(&job.to, job.output);
+        if (!job.file)
+            cannot_write(&job);
+        if (fseek(job.file, 0, SEEK_SET) != 0 || !job.to.waits)
+            no_stream(job.output);
+        if (!write_header(job.file, 0, job.model.size))
+            cannot_write(&job);
+    }
+    const double begun = seconds_now();
+    if (!job.quiet)
+        progress_begin(1);
+    progress_say("the first texts");
+    for (texts_next(&job.source); job.source.count > 0 && !stop_signal();
+         texts_next(&job.source)) {
+        embed_block(&job.model, &job.source, job.vectors);
+        put_block(&job);
+        job.done += job.source.count;
+        progress_say("%" PRId64 " texts, %.1f per second", job.done,
+                     (double)job.done / (seconds_now() - begun));
+    }
+    if (stop_signal())
+        leave(128 + stop_signal());
+    if (job.file) {
+        const bool good = fseek(job.file, 0, SEEK_SET) == 0 &&
+                          write_header(job.file, job.done, job.model.size);
+        if (!replace_end(&job.to, good))
+            cannot_write(&job);
+    }
+    progress_end();
+    const double seconds = seconds_now() - begun;
+    if (!job.quiet)
+        tell("%" PRId64 " texts in %.2f s, %.1f per second; vectors of %" PRId64,
+             job.done, seconds, (double)job.done / seconds, job.model.size);
     return EXIT_OK;
 }

@@ -256,13 +256,10 @@ int eval_command(int count, char **arguments) {
     static shoal_evaluation *evaluation;
     shoal_recogniser_options recogniser;
     int code = EXIT_OK;
-    const int ended = take_options(&eval_help, count, arguments, &job);
-    if (ended >= 0)
-        return ended;
+    begin_command(&eval_help, count, arguments, &job);
     if (count - optind != 1)
-        die(EXIT_USAGE, "%s; usage: shoal %s",
-            count == optind ? "no checkpoint was given" : "one checkpoint at a time",
-            eval_help.usage);
+        die_of_usage(count == optind ? "no checkpoint was given"
+                                     : "one checkpoint at a time");
     shoal_context *context = begin_context(job.threads, job.isa);
     plan_output(job.predictions);
     if (!(job.words.lexicon && !job.words.lm)) /* a lexicon alone: LF-MMI's */

@@ -19,9 +19,9 @@ const command_help kinds_help =
 
 int kinds_command(int count, char **arguments) {
     bool json = false;
-    const int ended = take_options(&kinds_help, count, arguments, &json);
-    json_t *kinds = ended < 0 && json ? json_array() : NULL;
-    for (int i = 0; ended < 0 && shoal_kind_describe(i); i++) {
+    begin_command(&kinds_help, count, arguments, &json);
+    json_t *kinds = json ? json_array() : NULL;
+    for (int i = 0; shoal_kind_describe(i); i++) {
         const shoal_kind_info *kind = shoal_kind_describe(i);
         char defaults[240];
         shoal_attention_print_all(&kind->defaults, defaults, sizeof defaults);
@@ -34,7 +34,7 @@ int kinds_command(int count, char **arguments) {
             printf("%s%-14s %s\n%-14s as in  %s\n%-14s cost   %s\n", i ? "\n" : "",
                    kind->name, kind->summary, "", defaults, "", kind->cost);
     }
-    return kinds ? print_json(json_pack("{s:o}", "kinds", kinds)) : ended < 0 ? 0 : ended;
+    return kinds ? print_json(json_pack("{s:o}", "kinds", kinds)) : EXIT_OK;
 }
 
 /* ---- info: what this build is and what it would use here -------------------------- */
@@ -76,9 +76,7 @@ static json_t *runnable(void) {
 
 int info_command(int count, char **arguments) {
     bool json = false;
-    const int ended = take_options(&info_help, count, arguments, &json);
-    if (ended >= 0)
-        return ended;
+    begin_command(&info_help, count, arguments, &json);
     shoal_context *context = begin_context(0, NULL);
     demand(shoal_measure_crossover(context), EXIT_RESOURCES);
     const char *isa = shoal_context_isa(context);

@@ -194,12 +194,10 @@ static int print_found(const similar_job *job) {
 int similar_command(int count, char **arguments) {
     static similar_job job = {.source = {.paths = &job.path, .files = 1}, .most = 10};
     job.model.folder = default_model("SHOAL_TEXT_MODEL");
-    const int ended = take_options(&similar_help, count, arguments, &job);
-    if (ended >= 0)
-        return ended;
+    begin_command(&similar_help, count, arguments, &job);
     job.asked = count - optind;
     if (job.asked == 0)
-        die(EXIT_USAGE, "no text was given; usage: shoal %s", similar_help.usage);
+        die_of_usage("no text was given");
     if (!job.path && !job.vectors_path)
         die(EXIT_USAGE, "no texts to look in; give --in FILE");
     open_text_model(&job.model);

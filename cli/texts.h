@@ -54,14 +54,7 @@ enum { ROWS_MOST = 1 << 22 };
          "tokens that are worked on at once (default: 0, which is 2048,\n"               \
          "4096 for stretch, or one window); a stretched text has no more",               \
          SETS_INTEGER(job, model.rows, 0, ROWS_MOST)},                                   \
-        {"threads", 0, "T", "threads (default: 0, one per processor)",                   \
-         SETS_INTEGER(job, model.threads, 0, 4096)},                                     \
-    {                                                                                    \
-        "isa", 0, "NAME",                                                                \
-            "instruction set: scalar, avx2, avx512, neon (default: SHOAL_ISA,\n"         \
-            "else the best that runs here)",                                             \
-            SETS_TEXT(job, model.isa), .choices = isa_names                              \
-    }
+        THREADS_ROW_AT(job, model.threads), ISA_ROW_AT(job, model.isa)
 
 /* Both die where they fail. */
 void open_text_model(text_model *model);

@@ -433,21 +433,6 @@ static json_t *score_json(const shoal_train_score *score) {
                      score->broken ? json_integer(score->broken) : NULL);
 }
 
-static int report_json(const train_job *job) {
-    const train_run *run = &job->run;
-    const shoal_run_result *result = &run->result;
-    return print_json(
-        json_pack("{s:o, s:o, s:I, s:b, s:o, s:o, s:o, s:o*, s:o*}", "config",
-                  train_config_json(run->task, &run->config), "folder",
-                  json_text(run->options.folder), "steps", (json_int_t)result->state.step,
-                  "finished", result->finished, "seconds",
-                  json_number(result->state.seconds), "sequences_per_second",
-                  json_number(result->sequences_per_second), "loss_share",
-                  json_number(result->loss_share), "validation",
-                  result->validated ? score_json(&result->validation) : NULL, "test",
-                  result->tested ? score_json(&result->test) : NULL));
-}
-
 static bool is_text(const train_run *run) {
     return strcmp(run->task->name, "glue") == 0 || strcmp(run->task->name, "squad") == 0;
 }
@@ -575,7 +560,7 @@ static void check_files(const char *folder) {
 static int train(train_job *job, shoal_context *context) {
     train_run *run = &job->run;
     if (!run->options.folder)
-        die(EXIT_USAGE, "no folder was given; usage: shoal %s", train_help.usage);
+        die_of_usage("no folder was given");
     check_files(run->options.folder);
     watch_stop();
     int code = train_go(run, context);
@@ -583,9 +568,19 @@ static int train(train_job *job, shoal_context *context) {
         return code;
     if (run->stopped)
         ranks_agreed(); /* all of them stopped */
-    if (ranks_first(job->ranks) && job->json)
-        code = report_json(job);
-    else if (ranks_first(job->ranks))
+    if (ranks_first(job->ranks) && job->json) {
+        const shoal_run_result *result = &run->result;
+        code = print_json(
+            json_pack("{s:o, s:o, s:I, s:b, s:o, s:o, s:o, s:o*, s:o*}", "config",
+                      train_config_json(run->task, &run->config), "folder",
+                      json_text(run->options.folder), "steps",
+                      (json_int_t)result->state.step, "finished", result->finished,
+                      "seconds", json_number(result->state.seconds),
+                      "sequences_per_second", json_number(result->sequences_per_second),
+                      "loss_share", json_number(result->loss_share), "validation",
+                      result->validated ? score_json(&result->validation) : NULL, "test",
+                      result->tested ? score_json(&result->test) : NULL));
+    } else if (ranks_first(job->ranks))
         report(run);
     return code == EXIT_OK && run->stopped ? interrupted(job) : code;
 }
@@ -609,13 +604,9 @@ static void take_data(train_job *job, int count, char **words) {
     const char *task = words[0];
     const bool speech = strcmp(task, "speech") == 0, glue = strcmp(task, "glue") == 0;
     if (count > 1 + (speech || glue))
-        die(EXIT_USAGE, "%s; usage: shoal %s",
-            speech ? "one data folder at a time" : "one task at a time",
-            train_help.usage);
+        die_of_usage(speech ? "one data folder at a time" : "one task at a time");
     if (count < 1 + (glue || (speech && !job->print_config)))
-        die(EXIT_USAGE, "%s; usage: shoal %s",
-            speech ? "no data folder was given" : "no task of GLUE was given",
-            train_help.usage);
+        die_of_usage(speech ? "no data folder was given" : "no task of GLUE was given");
     if (speech) {
         config->speech.folder = words[1];
         config->speech.lexicon = job->lexicon;
@@ -674,7 +665,7 @@ int train_command(int count, char **arguments) {
     run->options.save_seconds = (double)job.save_seconds;
     run->options.resume = job.resume;
     if (count == optind)
-        die(EXIT_USAGE, "no task was given; usage: shoal %s", train_help.usage);
+        die_of_usage("no task was given");
     take_task(&job, arguments[optind]);
     take_data(&job, count - optind, arguments + optind);
     if (!job.print_config)

@@ -1,5 +1,7 @@
 #include "attention_maps.h"
 
+#include "command.h"
+
 #include <inttypes.h>
 #include <math.h>
 #include <stdbool.h>
@@ -61,9 +63,9 @@ static bool copy_weights(shoal_model *model, int64_t layer, int64_t width,
 }
 
 /* A model that ends before the layer: its outputs are the layer's projections. */
-static shoal_status project_by_layers(shoal_context *context, shoal_model *model,
-                                      const shoal_attention *kind, int64_t layer,
-                                      const map_tokens *tokens, float *projected) {
+static void project_by_layers(shoal_context *context, shoal_model *model,
+                              const shoal_attention *kind, int64_t layer,
+                              const map_tokens *tokens, float *projected) {
     shoal_model_config config = *shoal_model_settings(model);
     const int64_t width = config.heads * config.head_dim;
     const int64_t offsets[2] = {0, tokens->count};
@@ -77,22 +79,18 @@ static shoal_status project_by_layers(shoal_context *context, shoal_model *model
     config.attention = *kind;
     config.outputs = 3 * width;
     config.pooling = SHOAL_EVERY_ROW;
-    shoal_status status =
-        shoal_model_create(context, &config, 1, 1, tokens->count, 0, &cut);
-    if (status != SHOAL_OK)
-        return status;
-    status = copy_weights(model, layer, width, cut)
-                 ? shoal_model_forward(cut, &inputs, &out)
-                 : SHOAL_INVALID;
-    if (status == SHOAL_OK)
-        memcpy(projected, out, (size_t)(tokens->count * 3 * width) * sizeof *out);
+    demand(shoal_model_create(context, &config, 1, 1, tokens->count, 0, &cut),
+           EXIT_BAD_INPUT);
+    if (!copy_weights(model, layer, width, cut))
+        demand(SHOAL_INVALID, EXIT_BAD_INPUT);
+    demand(shoal_model_forward(cut, &inputs, &out), EXIT_BAD_INPUT);
+    memcpy(projected, out, (size_t)(tokens->count * 3 * width) * sizeof *out);
     shoal_model_destroy(cut);
-    return status;
 }
 
 /* Of the first layer, before which no model can end. */
-static shoal_status project_words(shoal_model *model, const map_tokens *tokens,
-                                  float *projected) {
+static void project_words(shoal_model *model, const map_tokens *tokens,
+                          float *projected) {
     static const char *const names[] = {"embedding.weight", "positions.weight",
                                         "types.weight", "input_norm.scale",
                                         "input_norm.shift"};
@@ -100,17 +98,16 @@ static shoal_status project_words(shoal_model *model, const map_tokens *tokens,
     const int64_t width = config->heads * config->head_dim, wide = 3 * width;
     const double epsilon = config->epsilon > 0 ? (double)config->epsilon : 1e-5;
     shoal_parameter parts[5];
-    float *weight = malloc((size_t)(wide * width) * sizeof *weight);
-    float *bias = calloc((size_t)wide, sizeof *bias);
-    double *x = malloc((size_t)width * sizeof *x);
-    shoal_status status = weight && bias && x ? SHOAL_OK : SHOAL_NO_MEMORY;
+    float *weight = reserve((size_t)(wide * width), sizeof *weight);
+    float *bias = reserve((size_t)wide, sizeof *bias);
+    double *x = reserve((size_t)width, sizeof *x);
+    bool fits = copy_projections(model, 0, width, "weight", weight) &&
+                copy_projections(model, 0, width, "bias", bias);
     for (int i = 0; i < 5; i++)
-        if (!find_parameter(model, names[i], &parts[i]) && i != 2)
-            status = SHOAL_INVALID;
-    if (status == SHOAL_OK && !(copy_projections(model, 0, width, "weight", weight) &&
-                                copy_projections(model, 0, width, "bias", bias)))
-        status = SHOAL_INVALID;
-    for (int64_t row = 0; row < tokens->count && status == SHOAL_OK; row++) {
+        fits &= find_parameter(model, names[i], &parts[i]) || i == 2;
+    if (!fits)
+        demand(SHOAL_INVALID, EXIT_BAD_INPUT);
+    for (int64_t row = 0; row < tokens->count; row++) {
         const int64_t at[] = {tokens->ids[row], row, tokens->types[row]};
         /* What the first layer is given: word, position and type added up and normed. */
         double mean = 0, square = 0;
@@ -136,14 +133,14 @@ static shoal_status project_words(shoal_model *model, const map_tokens *tokens,
     free(weight);
     free(bias);
     free(x);
-    return status;
 }
 
-shoal_status map_project(shoal_context *context, shoal_model *model,
-                         const shoal_attention *kind, int64_t layer,
-                         const map_tokens *tokens, float *projected) {
-    return layer == 0 ? project_words(model, tokens, projected)
-                      : project_by_layers(context, model, kind, layer, tokens, projected);
+void map_project(shoal_context *context, shoal_model *model, const shoal_attention *kind,
+                 int64_t layer, const map_tokens *tokens, float *projected) {
+    if (layer == 0)
+        project_words(model, tokens, projected);
+    else
+        project_by_layers(context, model, kind, layer, tokens, projected);
 }
 
 /* ---- Weights ----------------------------------------------------------------------- */
@@ -157,23 +154,22 @@ typedef struct {
     float *out;       /* [count][width] */
 } weighing;
 
-static shoal_status run_plan(weighing *w) {
+static void run_plan(weighing *w) {
     const int64_t offsets[2] = {0, w->shape->count};
     const shoal_inputs inputs = {.q = w->projected,
                                  .k = w->projected + w->width,
                                  .v = w->projected + 2 * w->width,
                                  .query_offsets = offsets,
                                  .key_offsets = offsets};
-    return shoal_forward(w->plan, &inputs, w->out);
+    demand(shoal_forward(w->plan, &inputs, w->out), EXIT_BAD_INPUT);
 }
 
-static shoal_status find_weights(weighing *w, float *weights) {
+static void find_weights(weighing *w, float *weights) {
     const map_shape *shape = w->shape;
     const int64_t dim = shape->head_dim;
     for (int64_t first = 0; first < shape->count; first += dim) {
         const int64_t left = shape->count - first, keys = left < dim ? left : dim;
-        /* Values that say which of the keys from `first` on they are of, one feature for
-           each. */
+        /* Values that say which of the keys from `first` on they are, a feature each. */
         for (int64_t key = 0; key < shape->count; key++) {
             float *values = w->projected + (3 * key + 2) * w->width;
             memset(values, 0, (size_t)w->width * sizeof *values);
@@ -181,16 +177,13 @@ static shoal_status find_weights(weighing *w, float *weights) {
                 for (int64_t head = 0; head < shape->heads; head++)
                     values[head * shape->head_dim + key - first] = 1;
         }
-        const shoal_status status = run_plan(w);
-        if (status != SHOAL_OK)
-            return status;
+        run_plan(w);
         for (int64_t row = 0; row < shape->rows; row++)
             for (int64_t head = 0; head < shape->heads; head++)
                 memcpy(weights + (row * shape->heads + head) * shape->count + first,
                        w->out + (shape->first + row) * w->width + head * dim,
                        (size_t)keys * sizeof *weights);
     }
-    return SHOAL_OK;
 }
 
 static void move_values(weighing *w, bool back) {
@@ -220,9 +213,8 @@ static double compare_sums(const weighing *w, const float *weights) {
     return largest > 0 ? worst / largest : worst;
 }
 
-shoal_status map_weigh(shoal_context *context, const shoal_attention *kind,
-                       const map_shape *shape, float *projected, float *weights,
-                       double *error) {
+double map_weigh(shoal_context *context, const shoal_attention *kind,
+                 const map_shape *shape, float *projected, float *weights) {
     weighing w = {.shape = shape,
                   .width = shape->heads * shape->head_dim,
                   .projected = projected};
@@ -238,22 +230,16 @@ shoal_status map_weigh(shoal_context *context, const shoal_attention *kind,
                                    .q = strides,
                                    .k = strides,
                                    .v = strides};
-    shoal_status status = shoal_plan_create(context, &problem, kind, 0, &w.plan);
-    w.values = malloc(bytes);
-    w.out = malloc(bytes);
-    if (status == SHOAL_OK && (!w.values || !w.out))
-        status = SHOAL_NO_MEMORY;
-    if (status == SHOAL_OK) {
-        move_values(&w, false);
-        status = find_weights(&w, weights);
-        move_values(&w, true);
-    }
-    if (status == SHOAL_OK)
-        status = run_plan(&w);
-    if (status == SHOAL_OK)
-        *error = compare_sums(&w, weights);
+    demand(shoal_plan_create(context, &problem, kind, 0, &w.plan), EXIT_BAD_INPUT);
+    w.values = reserve(bytes, 1);
+    w.out = reserve(bytes, 1);
+    move_values(&w, false);
+    find_weights(&w, weights);
+    move_values(&w, true);
+    run_plan(&w);
+    const double error = compare_sums(&w, weights);
     free(w.values);
     free(w.out);
     shoal_plan_destroy(w.plan);
-    return status;
+    return error;
 }

@@ -13,9 +13,8 @@ typedef struct {
 
 /* Queries, keys and values of layer `layer`, from 0, where the layers before it have that
    kind: projected [count][3 x heads x head_dim]. */
-shoal_status map_project(shoal_context *context, shoal_model *model,
-                         const shoal_attention *kind, int64_t layer,
-                         const map_tokens *tokens, float *projected);
+void map_project(shoal_context *context, shoal_model *model, const shoal_attention *kind,
+                 int64_t layer, const map_tokens *tokens, float *projected);
 
 typedef struct {
     int64_t heads, head_dim, count; /* count: positions */
@@ -24,11 +23,10 @@ typedef struct {
 
 /* weights [rows][heads][count]: what the kind's output has of each value, found by giving
    it values that are 1 at one key and 0 at all others. Nothing is known of the kind but
-   its outputs, and nothing is left out. *error: of the sum of values with these weights,
-   as the largest difference from the output for the true values over the largest of
-   these. projected is left as it was. */
-shoal_status map_weigh(shoal_context *context, const shoal_attention *kind,
-                       const map_shape *shape, float *projected, float *weights,
-                       double *error);
+   its outputs, and nothing is left out. Returns the error of the sum of values with these
+   weights: the largest difference from the output for the true values over the largest of
+   these. projected is left as it was. Both die where they fail. */
+double map_weigh(shoal_context *context, const shoal_attention *kind,
+                 const map_shape *shape, float *projected, float *weights);
 
 #endif

@@ -118,21 +118,6 @@ const command_help bench_help =
      "their times. No --csv and no --plot there.\n",
      NULL};
 
-/* Sets what was not given. */
-static void fill_defaults(bench_job *job) {
-    default_kinds(&job->kinds, job->ranks ? RANKS_KINDS : DEFAULT_KINDS);
-    if (job->lengths == 0)
-        take_lengths(job, "lengths", job->quick ? QUICK_LENGTHS : DEFAULT_LENGTHS);
-    if (job->repeats == 0)
-        job->repeats = job->quick ? QUICK_REPEATS : DEFAULT_REPEATS;
-    if (job->budget == 0)
-        job->budget = job->quick ? QUICK_BUDGET : DEFAULT_BUDGET;
-    if (job->value_dim == 0)
-        job->value_dim = job->dim;
-    if (job->layer && job->feed_forward == 0)
-        job->feed_forward = 4 * job->heads * job->dim;
-}
-
 /* ---- What the machine is ----------------------------------------------------------- */
 
 /* What follows the colon of the first line that begins with the name. */
@@ -278,9 +263,7 @@ void bench_machine_measure(bench_rates *rates, int threads) {
 
 int bench_command(int count, char **arguments) {
     static bench_job job = {.heads = 6, .dim = 64, .batch = 1, .seed = 1};
-    const int ended = take_options(&bench_help, count, arguments, &job);
-    if (ended >= 0)
-        return ended;
+    begin_command(&bench_help, count, arguments, &job);
     if (job.layer && job.value_dim > 0 && job.value_dim != job.dim)
         die(EXIT_USAGE, "--value-dim is %" PRId64 "; in a layer it is --dim, %" PRId64,
             job.value_dim, job.dim);
@@ -291,7 +274,18 @@ int bench_command(int count, char **arguments) {
         die(EXIT_USAGE, "over several processes there is no --csv and no --plot");
     if (job.ranks && job.threads == 0)
         job.threads = ranks_threads(job.ranks);
-    fill_defaults(&job);
+    /* Sets what was not given. */
+    default_kinds(&job.kinds, job.ranks ? RANKS_KINDS : DEFAULT_KINDS);
+    if (job.lengths == 0)
+        take_lengths(&job, "lengths", job.quick ? QUICK_LENGTHS : DEFAULT_LENGTHS);
+    if (job.repeats == 0)
+        job.repeats = job.quick ? QUICK_REPEATS : DEFAULT_REPEATS;
+    if (job.budget == 0)
+        job.budget = job.quick ? QUICK_BUDGET : DEFAULT_BUDGET;
+    if (job.value_dim == 0)
+        job.value_dim = job.dim;
+    if (job.layer && job.feed_forward == 0)
+        job.feed_forward = 4 * job.heads * job.dim;
     plan_output(job.csv_path);
     plan_output(job.plot_path);
     job.context = begin_context(job.threads, job.isa);

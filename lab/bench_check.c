@@ -194,9 +194,9 @@ static void check_few(shoal_plan *plan, const bench_data *data,
 }
 
 /* The loss <dout, out> with all queries scaled, and what the gradient says about the way
-   there, as far as they really moved after rounding. Relative to the size of the
-   gradient, and never to less than what rounding makes of the loss: few positions have
-   gradients near 0. */
+   there, as far as they really moved after rounding. Relative to the gradient's size, and
+   never to less than what rounding makes of the loss: few positions have gradients
+   near 0. */
 static void check_scaling(shoal_plan *plan, const bench_data *data,
                           const shoal_attention *attention, bench_row *row) {
     shoal_inputs inputs = bench_inputs(data, attention);

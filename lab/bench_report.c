@@ -184,21 +184,6 @@ static void write_csv_row(FILE *file, const bench_job *job, int at, int kind) {
     fputc('\n', file);
 }
 
-static void write_csv(const bench_job *job) {
-    replacement to;
-    FILE *file = replace_begin(&to, job->csv_path);
-    if (file)
-        fputs("length,kind,scope,mode,threads,measured,best_seconds,median_seconds,noise,"
-              "repeats,us_per_element,plan_bytes_per_element,process_bytes_per_element,"
-              "gops,share_of_sgemm\n",
-              file);
-    for (int at = 0; at < job->lengths && file; at++)
-        for (int kind = 0; kind < job->kinds.count; kind++)
-            write_csv_row(file, job, at, kind);
-    if (!file || !replace_end(&to, true))
-        die(EXIT_RESOURCES, "%s cannot be written: %s", job->csv_path, strerror(errno));
-}
-
 /* ---- JSON -------------------------------------------------------------------------- */
 
 static json_t *positive(double value) {
@@ -415,8 +400,23 @@ static void print_result(void *shared) {
 /* The table is printed also where a file cannot be written. */
 int bench_report(bench_job *job) {
     before_leaving(print_result, job);
-    if (job->csv_path)
-        write_csv(job);
+    if (job->csv_path) {
+        replacement to;
+        FILE *file = replace_begin(&to, job->csv_path);
+        if (file)
+            fputs(
+                "length,kind,scope,mode,threads,measured,best_seconds,median_seconds,"
+                "noise,"
+                "repeats,us_per_element,plan_bytes_per_element,process_bytes_per_element,"
+                "gops,share_of_sgemm\n",
+                file);
+        for (int at = 0; at < job->lengths && file; at++)
+            for (int kind = 0; kind < job->kinds.count; kind++)
+                write_csv_row(file, job, at, kind);
+        if (!file || !replace_end(&to, true))
+            die(EXIT_RESOURCES, "%s cannot be written: %s", job->csv_path,
+                strerror(errno));
+    }
     if (job->plot_path)
         write_plot(job);
     before_leaving(NULL, NULL);

@@ -260,9 +260,7 @@ static int print_object(const demonstration *demo) {
 int demo_command(int count, char **arguments) {
     static demonstration demo = {.longest = LONGEST};
     demo.begun = seconds_now();
-    const int ended = take_options(&demo_help, count, arguments, &demo);
-    if (ended >= 0)
-        return ended;
+    begin_command(&demo_help, count, arguments, &demo);
     demo.context = begin_context(demo.threads, NULL);
     const size_t floats = (size_t)(HEADS * demo.longest * DIM);
     demo.q = malloc(4 * floats * sizeof *demo.q); /* and the three others behind it */

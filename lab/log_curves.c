@@ -29,28 +29,6 @@ static double number_of(const json_t *object, const char *key) {
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-static void take_line(log_curves *log, const json_t *line, curve_against against) {
-    static const char *const keys[CURVES] = {"loss", "accuracy", "validation_loss",
-                                             "validation_accuracy"};
-    const double at = against == AGAINST_STEPS ? number_of(line, "step")
-                                               : number_of(line, "seconds") / 3600;
-    for (int i = 0; i < CURVES; i++) {
-        const double value = number_of(line, keys[i]);
-        const double scale = i == CURVE_ACCURACY || i == CURVE_VALIDATION_ACCURACY ? 100
-                                                                                   : 1;
-        if (isfinite(at) && isfinite(value))
-            add_point(&log->curves[i], at, scale * value);
-    }
-    const json_t *config = json_object_get(line, "config");
-    const char *kind = json_string_value(json_object_get(config, "attention"));
-    const double length = number_of(config, "length");
-    if (kind && isfinite(length))
-        snprintf(log->name, CURVE_NAME, "%s, L = %.0f", kind, length);
-    else if (kind)
-        snprintf(log->name, CURVE_NAME, "%s", kind);
-    make_utf8(log->name); /* it may have been cut inside a letter */
-}
-
 /* The next line's object, NULL where the log ends: a last line that was not written whole
    is no mistake, the training may be running. *wrong: it is no object. What does not
    begin like one is not read on, for it may have no end. */
@@ -73,7 +51,25 @@ int log_curves_read(const char *command, log_curves *log, curve_against against)
         return complain(EXIT_BAD_INPUT, command, "%s: cannot open it: %s", log->path,
                         strerror(errno));
     for (json_t *line; (line = next_line(file, &text, &capacity, &wrong)); number++) {
-        take_line(log, line, against);
+        static const char *const keys[CURVES] = {"loss", "accuracy", "validation_loss",
+                                                 "validation_accuracy"};
+        const double at = against == AGAINST_STEPS ? number_of(line, "step")
+                                                   : number_of(line, "seconds") / 3600;
+        for (int i = 0; i < CURVES; i++) {
+            const double value = number_of(line, keys[i]);
+            const double scale =
+                i == CURVE_ACCURACY || i == CURVE_VALIDATION_ACCURACY ? 100 : 1;
+            if (isfinite(at) && isfinite(value))
+                add_point(&log->curves[i], at, scale * value);
+        }
+        const json_t *config = json_object_get(line, "config");
+        const char *kind = json_string_value(json_object_get(config, "attention"));
+        const double length = number_of(config, "length");
+        if (kind && isfinite(length))
+            snprintf(log->name, CURVE_NAME, "%s, L = %.0f", kind, length);
+        else if (kind)
+            snprintf(log->name, CURVE_NAME, "%s", kind);
+        make_utf8(log->name); /* it may have been cut inside a letter */
         json_decref(line);
     }
     free(text);

@@ -145,11 +145,9 @@ static void weigh(maps_job *job) {
         const shoal_attention *attention = &maps->kinds.attention[k];
         maps_kind *kind = &maps->measured[k];
         kind->weights = reserve((size_t)count, sizeof *kind->weights);
-        demand(map_project(job->context, job->model, attention, job->layer - 1,
-                           &job->tokens, projected),
-               EXIT_BAD_INPUT);
-        demand(map_weigh(job->context, attention, &shape, projected, all, &kind->error),
-               EXIT_BAD_INPUT);
+        map_project(job->context, job->model, attention, job->layer - 1, &job->tokens,
+                    projected);
+        kind->error = map_weigh(job->context, attention, &shape, projected, all);
         /* [rows][heads][tokens] becomes [rows][tokens]: one head's, or the mean. */
         for (int64_t row = 0; row < maps->rows; row++)
             for (int64_t i = 0; i < maps->tokens; i++) {
@@ -266,37 +264,14 @@ static int report(maps_job *job) {
 
 /* ---- The command ------------------------------------------------------------------ */
 
-static void open_model(maps_job *job, const char *folder) {
-    shoal_model_config config = {.outputs = 1, .pooling = SHOAL_EVERY_ROW};
-    demand(shoal_text_model_config(job->context, folder, &config), EXIT_BAD_INPUT);
-    demand(shoal_model_create(job->context, &config, 1, 0, 0, 0, &job->model),
-           EXIT_BAD_INPUT);
-    demand(shoal_text_model_load(job->context, folder, job->model), EXIT_BAD_INPUT);
-    demand(shoal_tokenizer_open(job->context, folder, &job->tokenizer), EXIT_BAD_INPUT);
-    if (shoal_tokenizer_size(job->tokenizer) > config.vocabulary)
-        die(EXIT_BAD_INPUT, "%s: its tokenizer has more tokens than its model", folder);
-    if (job->layer > config.layers)
-        die(EXIT_USAGE, "--layer is %" PRId64 ", and the model has %" PRId64 " layers",
-            job->layer, config.layers);
-    if (job->head > config.heads)
-        die(EXIT_USAGE, "--head is %" PRId64 ", and the model has %" PRId64 " heads",
-            job->head, config.heads);
-    if (job->layer == 0)
-        job->layer = config.layers;
-}
-
 int maps_command(int count, char **arguments) {
     static maps_job job = {.maps = {.threshold = USUAL_THRESHOLD}};
-    const int ended = take_options(&maps_help, count, arguments, &job);
-    if (ended >= 0)
-        return ended;
+    begin_command(&maps_help, count, arguments, &job);
     default_kinds(&job.maps.kinds, USUAL_KINDS);
     if (count - optind != 1 || !job.question || !job.context_path)
-        die(EXIT_USAGE, "%s; usage: shoal %s",
-            count - optind != 1 ? "give the folder of one model"
-            : !job.question     ? "no --question was given"
-                                : "no --context was given",
-            maps_help.usage);
+        die_of_usage(count - optind != 1 ? "give the folder of one model"
+                     : !job.question     ? "no --question was given"
+                                         : "no --context was given");
     if (job.picture && plot_obstacle(job.picture))
         die(EXIT_USAGE, "%s", plot_obstacle(job.picture));
     plan_output(job.picture);
@@ -313,7 +288,26 @@ int maps_command(int count, char **arguments) {
                 kinds->names[i]);
     }
     texts_next(&source);
-    open_model(&job, arguments[optind]);
+    shoal_model_config config = {.outputs = 1, .pooling = SHOAL_EVERY_ROW};
+    demand(shoal_text_model_config(job.context, arguments[optind], &config),
+           EXIT_BAD_INPUT);
+    demand(shoal_model_create(job.context, &config, 1, 0, 0, 0, &job.model),
+           EXIT_BAD_INPUT);
+    demand(shoal_text_model_load(job.context, arguments[optind], job.model),
+           EXIT_BAD_INPUT);
+    demand(shoal_tokenizer_open(job.context, arguments[optind], &job.tokenizer),
+           EXIT_BAD_INPUT);
+    if (shoal_tokenizer_size(job.tokenizer) > config.vocabulary)
+        die(EXIT_BAD_INPUT, "%s: its tokenizer has more tokens than its model",
+            arguments[optind]);
+    if (job.layer > config.layers)
+        die(EXIT_USAGE, "--layer is %" PRId64 ", and the model has %" PRId64 " layers",
+            job.layer, config.layers);
+    if (job.head > config.heads)
+        die(EXIT_USAGE, "--head is %" PRId64 ", and the model has %" PRId64 " heads",
+            job.head, config.heads);
+    if (job.layer == 0)
+        job.layer = config.layers;
     take_tokens(&job, source.count ? source.texts[0] : "");
     weigh(&job);
     texts_close(&source);

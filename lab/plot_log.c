@@ -61,9 +61,7 @@ static plot_series series_of(const log_curves *log, curve_name name, int colour,
 int plot_command(int count, char **arguments) {
     plot_job job = {0};
     char file[4096];
-    const int ended = take_options(&plot_help, count, arguments, &job);
-    if (ended >= 0)
-        return ended;
+    begin_command(&plot_help, count, arguments, &job);
     count -= optind;
     arguments += optind;
     if (count == 1 && !job.picture &&
@@ -74,10 +72,9 @@ int plot_command(int count, char **arguments) {
         return EXIT_OK;
     }
     if (count == 0 || count > MOST_LOGS)
-        die(EXIT_USAGE, "%s; usage: shoal %s",
-            count ? "more than 7 logs" : "no log was given", plot_help.usage);
+        die_of_usage(count ? "more than 7 logs" : "no log was given");
     if (!job.picture)
-        die(EXIT_USAGE, "no picture was named; usage: shoal %s", plot_help.usage);
+        die_of_usage("no picture was named");
     if (plot_obstacle(job.picture))
         die(EXIT_USAGE, "%s", plot_obstacle(job.picture));
     plan_output(job.picture);

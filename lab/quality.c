@@ -175,28 +175,6 @@ static void choose_layers(const quality_job *job, quality_folder *folder) {
 
 /* ---- Arrays ------------------------------------------------------------------------ */
 
-static void read_array(quality_job *job, const quality_folder *folder, int at, int array,
-                       shoal_array *into) {
-    char path[PATH_MAX];
-    const int length = snprintf(path, sizeof path, "%s/layer%d_%c.npy", folder->path,
-                                folder->layer[at], letters[array]);
-    if (length < 0 || (size_t)length >= sizeof path)
-        die(EXIT_BAD_INPUT, "the name of the folder %s is too long", folder->path);
-    if (access(path, F_OK) != 0)
-        die(EXIT_BAD_INPUT, "%s is missing: a layer needs its q, k and v", path);
-    plan_input(path);
-    demand(shoal_array_read(job->context, path, into), EXIT_BAD_INPUT);
-    if (into->dtype != SHOAL_FLOAT32 || into->rank != 4)
-        die(EXIT_BAD_INPUT,
-            "%s must be float32 [batch, heads, length, dim]; it is %s with %d "
-            "dimension%s",
-            path,
-            into->dtype == SHOAL_FLOAT32   ? "float32"
-            : into->dtype == SHOAL_FLOAT16 ? "float16"
-                                           : "int32",
-            into->rank, plural(into->rank));
-}
-
 static void release_layer(quality_layer *layer) {
     for (int i = 0; i < ARRAYS; i++)
         shoal_array_release(&layer->arrays[i]);
@@ -239,8 +217,26 @@ static bool same_shapes(const shoal_problem *a, const shoal_problem *b) {
 static void map_layer(quality_job *job, quality_folder *folder, int at,
                       const char *differ, quality_layer *layer) {
     shoal_problem problem = {0};
-    for (int i = 0; i < ARRAYS; i++)
-        read_array(job, folder, at, i, &layer->arrays[i]);
+    for (int i = 0; i < ARRAYS; i++) {
+        char path[PATH_MAX];
+        const int length = snprintf(path, sizeof path, "%s/layer%d_%c.npy", folder->path,
+                                    folder->layer[at], letters[i]);
+        if (length < 0 || (size_t)length >= sizeof path)
+            die(EXIT_BAD_INPUT, "the name of the folder %s is too long", folder->path);
+        if (access(path, F_OK) != 0)
+            die(EXIT_BAD_INPUT, "%s is missing: a layer needs its q, k and v", path);
+        plan_input(path);
+        demand(shoal_array_read(job->context, path, &layer->arrays[i]), EXIT_BAD_INPUT);
+        if (layer->arrays[i].dtype != SHOAL_FLOAT32 || layer->arrays[i].rank != 4)
+            die(EXIT_BAD_INPUT,
+                "%s must be float32 [batch, heads, length, dim]; it is %s with %d "
+                "dimension%s",
+                path,
+                layer->arrays[i].dtype == SHOAL_FLOAT32   ? "float32"
+                : layer->arrays[i].dtype == SHOAL_FLOAT16 ? "float16"
+                                                          : "int32",
+                layer->arrays[i].rank, plural(layer->arrays[i].rank));
+    }
     const char *why = describe(layer, &problem);
     if (!why && folder->problem.batch == 0)
         folder->problem = problem;
@@ -567,13 +563,11 @@ int quality_command(int count, char **arguments) {
                               .repeats = DEFAULT_REPEATS,
                               .seed = DEFAULT_SEED};
     static kind_list checked;
-    const int ended = take_options(&quality_help, count, arguments, &job);
-    if (ended >= 0)
-        return ended;
+    begin_command(&quality_help, count, arguments, &job);
     default_kinds(&job.kinds, DEFAULT_KINDS);
     job.reference = place_full(&job.kinds, "kinds", KINDS_MOST);
     if (optind == count)
-        die(EXIT_USAGE, "no folder was given; usage: shoal %s", quality_help.usage);
+        die_of_usage("no folder was given");
     plan_output(job.plot_path);
     job.context = begin_context(job.threads, job.isa);
     job.folder_count = count - optind;

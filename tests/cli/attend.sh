@@ -134,13 +134,15 @@ expect top-of-clustered 2 "no top keys" attend clustered-3 q.npy k.npy v.npy --s
     g.npy
 expect top-of-shoal 2 "shoal has no top keys" attend shoal q.npy k.npy v.npy -o o.npy \
     --save-top g.npy
-expect number-missing 2 "lacks a number: it is spelled i-clustered-C, such as i-clustered-100" \
+expect number-missing 2 \
+    "lacks a number: it is spelled i-clustered-C, such as i-clustered-100" \
     attend i-clustered q.npy k.npy v.npy -o o.npy
 expect number-missing-with-options 2 "lacks a number: it is spelled lsh-R" \
     attend lsh:seed=3 q.npy - v.npy -o o.npy
 long=$(printf '%0100000d' 0 | tr 0 9)
 for word in --$long --threads=$long --scale=$long --isa=$long; do
-    expect "cut-${word:0:9}" 2 "shoal attend: " attend full q.npy k.npy v.npy -o o.npy $word
+    expect "cut-${word:0:9}" 2 "shoal attend: " attend full q.npy k.npy v.npy -o o.npy \
+        $word
     check "cut-${word:0:9}-short" test "$(wc -c <err)" -lt 300
 done
 expect cut-command 2 "unknown command 999" shoal "$long"

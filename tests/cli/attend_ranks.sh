@@ -72,7 +72,8 @@ expect "no check" 2 "there is no --check" ranks 2 attend full q.npy k.npy v.npy 
 # The first rank runs the program with "$1", the others "$2".
 each() {
     # shellcheck disable=SC2016
-    launch 2 bash -c '[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 ] && exec $0 $1; exec $2' \
+    launch 2 bash -c \
+        '[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" = 0 ] && exec $0 $1; exec $2' \
         "$program" "$1" "$2"
 }
 attend="attend full q.npy k.npy v.npy -o no.npy"

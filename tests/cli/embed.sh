@@ -104,7 +104,8 @@ check "several as JSON" run similar "a b c" "c b" --in texts --vectors known.npy
 check "in their order" json '[q["question"] for q in d["questions"]] == ["a b c", "c b"]'
 check "with their nearest" json 'd["questions"][0]["nearest"][0]["line"] == 3'
 head -2 texts >fewer
-expect "vectors of other texts" 3 "fewer texts" shoal similar a --in fewer --vectors known.npy
+expect "vectors of other texts" 3 "fewer texts" \
+    shoal similar a --in fewer --vectors known.npy
 cat texts fewer >more
 expect "or of fewer" 3 "more texts" shoal similar a --in more --vectors known.npy
 expect "vectors that are none" 3 "texts" shoal similar a --in texts --vectors texts
@@ -125,8 +126,8 @@ expect "modules.json is a loop" 3 "modules.json" shoal embed texts -m loop
 ln -sf nowhere loop/modules.json
 expect "modules.json leads nowhere" 3 "modules.json" shoal embed texts -m loop
 expect "no file" 2 "no file was given" shoal embed
-check "a variable for text models" env SHOAL_MODEL=nothing SHOAL_TEXT_MODEL="$SHOAL_MODEL" \
-    "$program" embed texts -o no.npy
+check "a variable for text models" env SHOAL_MODEL=nothing \
+    SHOAL_TEXT_MODEL="$SHOAL_MODEL" "$program" embed texts -o no.npy
 rm no.npy
 expect "no model" 2 "model.safetensors (91 MB)" env -u SHOAL_MODEL "$program" embed texts
 expect "no such file" 3 "No such file" shoal embed nothing -o no.npy

@@ -25,7 +25,8 @@ def near(path, *others):
             continue
         for a, b in zip(wanted, found):
             for key in ("loss", "validation_loss"):
-                if key in a and abs(a[key] - b[key]) > 1e-5 * abs(a[key]):
+                if key in a and a[key] != b[key] and (
+                        abs(a[key] - b[key]) > 1e-5 * abs(a[key])):
                     print(f"{other}, step {a['step']}: {key} {b[key]}, not {a[key]}")
                     return
 def losses(path):

@@ -13,7 +13,7 @@
 
 static shoal_context *context;
 
-static int open_context(void **state) {
+static int open_fixture(void **state) {
     context = test_context(NULL, 2);
     return 0;
 }
@@ -82,9 +82,7 @@ static void weights_of_kinds(void **state) {
         memcpy(before, projected, (size_t)(shape->count * wide) * sizeof *before);
         for (int64_t k = 0; k < COUNT_OF(names); k++) {
             const shoal_attention kind = kind_of(names[k]);
-            double error;
-            assert_int_equal(map_weigh(context, &kind, shape, projected, weights, &error),
-                             SHOAL_OK);
+            const double error = map_weigh(context, &kind, shape, projected, weights);
             assert_memory_equal(before, projected,
                                 (size_t)(shape->count * wide) * sizeof *before);
             check_sums(shape, weights, names[k]);
@@ -183,7 +181,6 @@ static void from_layer_to_layer(const char *name) {
     shoal_model_config config = {.outputs = 1};
     shoal_model *model;
     const shoal_attention full = kind_of("full");
-    double error;
     snprintf(path, sizeof path, "%s/tests/models/text/%s", SHOAL_SOURCE_DIR, name);
     assert_int_equal(shoal_text_model_config(context, path, &config), SHOAL_OK);
     assert_int_equal(shoal_model_create(context, &config, 1, 0, 0, 0, &model), SHOAL_OK);
@@ -196,9 +193,9 @@ static void from_layer_to_layer(const char *name) {
     float *first = floats(COUNT * 3 * size), *second = floats(COUNT * 3 * size);
     float *weights = floats(COUNT * config.heads * COUNT);
     double *x = calloc((size_t)size, 2 * sizeof *x), *attended = x + size;
-    assert_int_equal(map_project(context, model, &full, 0, &tokens, first), SHOAL_OK);
-    assert_int_equal(map_project(context, model, &full, 1, &tokens, second), SHOAL_OK);
-    assert_int_equal(map_weigh(context, &full, &shape, first, weights, &error), SHOAL_OK);
+    map_project(context, model, &full, 0, &tokens, first);
+    map_project(context, model, &full, 1, &tokens, second);
+    map_weigh(context, &full, &shape, first, weights);
     for (int64_t row = 0; row < COUNT; row++) {
         double made[512];
         for (int64_t i = 0; i < size; i++) {
@@ -235,5 +232,5 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(weights_of_kinds),
                                        cmocka_unit_test(layers_of_bert),
                                        cmocka_unit_test(layers_of_roberta)};
-    return cmocka_run_group_tests(tests, open_context, close_context);
+    return cmocka_run_group_tests(tests, open_fixture, close_context);
 }
