@@ -34,7 +34,7 @@ enum { MOST_BEAMS = 64, MOST_BATCH = 64, FALLBACK_SAMPLES = 5 };
 typedef struct {
     const char *model, *attention, *isa, *folder;
     int form;
-    int64_t beams, batch, threads, rate;
+    int64_t beams, batch, threads, rate, line_width, line_count;
     double offset, duration;
     shoal_transcribe_options options;
     bool no_timestamps, no_context, no_fallback, no_vad, published, exact;
@@ -126,6 +126,14 @@ static const option_row rows[] =
       "a time and a probability for each word: in json and csv, one\n"
       "cue for each in srt, times inside the lines in vtt and lrc",
       SETS_FLAG(transcribe_job, words)},
+     {"max-line-width", 0, "N",
+      "srt and vtt: characters of a line, or 0 for lines of any\n"
+      "length (default: 42); breaks are at marks and between words",
+      SETS_INTEGER(transcribe_job, line_width, 0, 10000)},
+     {"max-line-count", 0, "N",
+      "srt and vtt: lines of a cue; what is longer becomes several,\n"
+      "each with the times of its words (default: 2)",
+      SETS_INTEGER(transcribe_job, line_count, 1, 100)},
      {"print-colors", 0, NULL,
       "at a terminal: words from red to green by their probability",
       SETS_FLAG(transcribe_job, colors)},
@@ -466,8 +474,11 @@ static int finish(transcribe_job *job, const shoal_transcription *summary,
 /* The next recording's text is to come. */
 static bool start(transcribe_job *job) {
     job->path = job->paths[job->number];
-    job->out =
-        (transcript){.form = job->form, .words = job->words, .colors = job->colors};
+    job->out = (transcript){.form = job->form,
+                            .words = job->words,
+                            .colors = job->colors,
+                            .line_width = job->line_width ? job->line_width : INT64_MAX,
+                            .line_count = job->line_count};
     if (!transcript_begin(&job->out, job->folder != NULL)) {
         job->code = complain(EXIT_RESOURCES, "transcribe", "out of memory");
         return false;
@@ -613,6 +624,8 @@ static int run(transcribe_job *job, int count, char **paths) {
 int transcribe_command(int count, char **arguments) {
     transcribe_job job = {.model = default_model("SHOAL_SPEECH_MODEL"),
                           .beams = 1,
+                          .line_width = 42,
+                          .line_count = 2,
                           .spool = -1};
     const int ended = take_options(&transcribe_help, count, arguments, &job);
     if (ended >= 0)
@@ -625,7 +638,8 @@ int transcribe_command(int count, char **arguments) {
     job.options.published = job.published;
     job.colors = job.colors && job.form == FORM_TXT && !job.folder &&
                  isatty(STDOUT_FILENO);
-    job.options.words = job.words || job.colors;
+    const bool cues = job.form == FORM_SRT || job.form == FORM_VTT;
+    job.options.words = job.words || job.colors || (cues && job.line_width > 0);
     job.options.progress = show_progress;
     return run(&job, count - optind, arguments + optind);
 }

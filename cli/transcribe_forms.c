@@ -85,32 +85,127 @@ static void print_cue_times(transcript *t, double begin, double end) {
     fputc('\n', t->to);
 }
 
-static void print_cue(transcript *t, const shoal_segment *segment) {
-    const bool words = t->words && segment->word_count > 0;
-    if (words && t->form == FORM_SRT) { /* one cue for each */
-        for (int64_t i = 0; i < segment->word_count; i++) {
-            print_cue_times(t, segment->words[i].begin, segment->words[i].end);
-            print_text(t, segment->words[i].text);
-            fputs("\n\n", t->to);
-        }
-        return;
+/* A word of a cue, with the space before it. */
+typedef struct {
+    const char *text;
+    int length; /* bytes */
+    double begin, end;
+} cue_word;
+
+/* Characters; at the beginning of a line without the space. */
+static int64_t width_of(const cue_word *word, bool first) {
+    int64_t width = 0;
+    for (int i = first ? (int)strspn(word->text, " ") : 0; i < word->length; i++)
+        width += ((unsigned char)word->text[i] & 0xc0) != 0x80;
+    return width;
+}
+
+/* Where the line ends that begins with word `first`. */
+static int64_t line_end(const transcript *t, const cue_word *words, int64_t first,
+                        int64_t end) {
+    int64_t at = first + 1, width = width_of(&words[first], true);
+    for (; at < end && (width += width_of(&words[at], false)) <= t->line_width; at++)
+        continue;
+    return at;
+}
+
+/* The last place in the second half of the words that follows a mark: of a sentence's
+   end rather than another one. `end`: there is none. */
+static int64_t behind_mark(const cue_word *words, int64_t first, int64_t end) {
+    static const char *const marks[] = {".?!", ",;:"};
+    for (int kind = 0; kind < 2; kind++)
+        for (int64_t at = end; at > first + (end - first) / 2; at--)
+            if (strchr(marks[kind], words[at - 1].text[words[at - 1].length - 1]))
+                return at;
+    return end;
+}
+
+static int64_t count_lines(const transcript *t, const cue_word *words, int64_t first,
+                           int64_t end, bool marks) {
+    int64_t lines = 0;
+    for (; first < end; lines++) {
+        const int64_t stop = line_end(t, words, first, end);
+        first = marks && stop < end ? behind_mark(words, first, stop) : stop;
     }
-    print_cue_times(t, segment->begin, segment->end);
-    if (words) {
-        /* WebVTT's own way: the times stand between the words. */
-        for (int64_t i = 0; i < segment->word_count; i++) {
-            const shoal_word *word = &segment->words[i];
-            if (i > 0 && word->text[0] == ' ')
-                fputc(' ', t->to);
-            fputc('<', t->to);
-            print_time(t->to, word->begin, '.');
-            fputs("><c>", t->to);
-            print_text(t, word->text);
-            fputs("</c>", t->to);
+    return lines;
+}
+
+/* Lines are broken at marks where that takes no more of them than there may be. */
+static void print_lines(transcript *t, const cue_word *words, int64_t first, int64_t end,
+                        bool timed) {
+    const bool marks = count_lines(t, words, first, end, true) <= t->line_count;
+    for (int64_t stop; first < end; first = stop) {
+        stop = line_end(t, words, first, end);
+        stop = marks && stop < end ? behind_mark(words, first, stop) : stop;
+        const cue_word *last = &words[stop - 1];
+        char *text = NULL;
+        if (!timed) {
+            text = strndup(words[first].text,
+                           (size_t)(last->text + last->length - words[first].text));
+            print_text(t, text ? text : "");
         }
-    } else
-        print_text(t, segment->text);
-    fputs("\n\n", t->to);
+        /* WebVTT's own way: the times stand between the words. */
+        for (int64_t i = first; timed && i < stop; i++) {
+            fputs(i > first && words[i].text[0] == ' ' ? " <" : "<", t->to);
+            print_time(t->to, words[i].begin, '.');
+            fputs("><c>", t->to);
+            text = strndup(words[i].text, (size_t)words[i].length);
+            print_text(t, text ? text : "");
+            fputs("</c>", t->to);
+            free(text);
+            text = NULL;
+        }
+        free(text);
+        fputc('\n', t->to);
+    }
+}
+
+/* Words of the segment's text one after another, with the times that the model gave them
+   or, where there are none, those that their letters' share of the segment's time gives.
+   Returns how many. words: room for all bytes of the text. */
+static int64_t list_words(const shoal_segment *segment, cue_word *words) {
+    const char *at = segment->text;
+    const double all = (double)strlen(at), lasts = segment->end - segment->begin;
+    int64_t count = 0;
+    while (at[strspn(at, " \t\r\n")]) {
+        const shoal_word *known = count < segment->word_count ? &segment->words[count]
+                                                              : NULL;
+        const size_t spaces = strspn(at, " "), length = known ? strlen(known->text) : 0;
+        const bool same = length > 0 && strncmp(at, known->text, length) == 0;
+        cue_word made = {at, (int)(same ? length : spaces + strcspn(at + spaces, " ")),
+                         segment->begin + lasts * (double)(at - segment->text) / all, 0};
+        at += made.length;
+        made.end = segment->begin + lasts * (double)(at - segment->text) / all;
+        if (same) {
+            made.begin = known->begin;
+            made.end = known->end;
+        }
+        words[count++] = made;
+    }
+    return count;
+}
+
+/* A segment as cues of at most line_count lines of line_width characters; a cue that is
+   not the last ends at a mark where there is one in its second half. */
+static void print_cues(transcript *t, const shoal_segment *segment) {
+    cue_word *words = malloc((strlen(segment->text) + 1) * sizeof *words);
+    const int64_t count = words ? list_words(segment, words) : 0;
+    const bool timed = t->words && segment->word_count > 0;
+    const bool alone = timed && t->form == FORM_SRT; /* one cue for each word */
+    for (int64_t first = 0, end; first < count; first = end) {
+        end = first;
+        for (int64_t line = 0; line < t->line_count && end < count; line++)
+            end = line_end(t, words, end, count);
+        if (alone)
+            end = first + 1;
+        else if (end < count)
+            end = behind_mark(words, first, end);
+        print_cue_times(t, first == 0 && !alone ? segment->begin : words[first].begin,
+                        end == count && !alone ? segment->end : words[end - 1].end);
+        print_lines(t, words, first, end, timed && !alone);
+        fputc('\n', t->to);
+    }
+    free(words);
 }
 
 static void print_row(const transcript *t, double begin, double end, const char *text) {
@@ -176,7 +271,7 @@ void transcript_add(transcript *t, const shoal_segment *segment) {
             print_text(t, segment->text);
         fputc('\n', t->to);
     } else if (t->form != FORM_TXT) {
-        print_cue(t, segment);
+        print_cues(t, segment);
     } else if (t->colors && segment->word_count > 0) {
         /* From red, where the model hesitated, to green. */
         static const int colors[] = {196, 202, 208, 214, 220, 226, 190, 154, 118, 46};

@@ -16,8 +16,9 @@ extern const char *const transcript_forms[];
    the end. */
 typedef struct {
     int form;
-    bool words;  /* each with its own times */
-    bool colors; /* FORM_TXT: words by their probability */
+    bool words;                     /* each with its own times */
+    bool colors;                    /* FORM_TXT: words by their probability */
+    int64_t line_width, line_count; /* of a cue: characters of a line, and lines */
     FILE *to;
     int64_t cues; /* so far */
     json_t *list; /* FORM_JSON: the segments so far */

@@ -56,6 +56,12 @@ struct shoal_speech {
 int sh_segments_cut(const int32_t *sampled, int count, int32_t first_timestamp,
                     int64_t frames, segment_cut *cuts, int64_t *advance);
 
+/* Seconds of a window's sound, all of it speech, that its text passes over: segments last
+   longer than so few tokens can, or the text ends at once. What follows a text that ends
+   early is heard again, and not counted. cuts: room as above. */
+double sh_seconds_passed_over(const int32_t *sampled, int count, int32_t first_timestamp,
+                              int64_t frames, segment_cut *cuts);
+
 /* Root mean squares of the loudest and the quietest tenth of a second. */
 typedef struct {
     double loudest, quietest;

@@ -106,6 +106,7 @@ static shoal_status prepare(transcription *t) {
                               .translate = options->translate != 0,
                               .timestamps = !options->no_timestamps,
                               .fallback = !options->no_fallback,
+                              .speech_found = t->pieces,
                               .published = options->published != 0,
                               .beams = beams,
                               .seed = options->seed};

@@ -98,101 +98,9 @@ void sh_window_search(shoal_speech *speech, const window_rules *rules,
     window->search = sh_search_begin(speech->search, &task);
 }
 
-/* ---- Judgement ------------------------------------------------------------------ */
-
-size_t sh_window_text(shoal_speech *speech, const int32_t *sampled, int count) {
-    const size_t length = sh_tokens_decode(&speech->model->file->tokens, sampled, count,
-                                           speech->text, SPEECH_TEXT);
-    return length < SPEECH_TEXT ? length : SPEECH_TEXT - 1;
-}
-
-unsigned long sh_compression_room(unsigned long size) {
-    return compressBound(size);
-}
-
-double sh_compression_ratio(const char *text, unsigned long size, unsigned char *room) {
-    unsigned long packed = compressBound(size);
-    if (size == 0 || compress(room, &packed, (const unsigned char *)text, size) != Z_OK)
-        return 0;
-    return (double)size / (double)packed;
-}
-
-static bool is_space(char c) {
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
-/* Of the text without the spaces around it. */
-static double compression_of(shoal_speech *speech, const int32_t *sampled, int count) {
-    size_t length = sh_window_text(speech, sampled, count);
-    const char *text = speech->text;
-    for (; length > 0 && is_space(text[length - 1]); length--)
-        continue;
-    for (; length > 0 && is_space(*text); length--)
-        text++;
-    return sh_compression_ratio(text, (unsigned long)length, speech->packed);
-}
-
-/* The published limits. */
-#define REPEATS_ABOVE 2.4   /* compression ratio */
-#define UNLIKELY_BELOW -1.0 /* mean log-probability */
-#define SILENT_ABOVE 0.6    /* probability of no speech */
-/* Ours: tokens per second of sound in which speech was found. Slow readers have 2. */
-#define TOO_FEW_BELOW 0.5
-
-/* A window that holds no speech. The published rule asks for an unlikely text, and so
-   writes "you" under silence, which the model has heard often; where the sound itself is
-   flat, the text need not be unlikely. */
-static bool is_silent(const speech_window *window) {
-    return window->no_speech > SILENT_ABOVE &&
-           (window->flat || window->mean_logprob <= UNLIKELY_BELOW);
-}
-
-static bool repeats(const speech_window *window) {
-    return window->compression > REPEATS_ABOVE;
-}
-
-static bool is_unlikely(const speech_window *window) {
-    return window->mean_logprob < UNLIKELY_BELOW;
-}
-
-/* Speech was found in all of the sound, but hardly a word of it is there. */
-static bool says_too_little(const window_rules *rules, const speech_window *window) {
-    return !rules->published && window->sound.count > 0 &&
-           window->no_speech < SILENT_ABOVE &&
-           window->count < TOO_FEW_BELOW * (double)window->frames / FRAMES_PER_SECOND;
-}
-
-static void judge(const window_rules *rules, speech_window *window) {
-    const bool last = !rules->fallback || window->attempt == TEMPERATURES - 1;
-    window->silent = rules->fallback && is_silent(window);
-    window->ready =
-        last || window->silent ||
-        !(repeats(window) || is_unlikely(window) || says_too_little(rules, window));
-    window->failed = !rules->published && rules->fallback && last && repeats(window) &&
-                     is_unlikely(window);
-    if (!window->ready)
-        window->attempt++;
-}
-
-void sh_window_collect(shoal_speech *speech, const window_rules *rules,
-                       speech_window *window) {
-    search_result found;
-    if (window->search < 0 || !sh_search_ended(speech->search, window->search, &found))
-        return;
-    memcpy(window->sampled, found.tokens, (size_t)found.count * sizeof *found.tokens);
-    memcpy(window->logprobs, found.logprobs,
-           (size_t)found.count * sizeof *found.logprobs);
-    window->count = found.count;
-    window->temperature = (double)temperatures[window->attempt];
-    window->mean_logprob = found.mean_logprob;
-    window->no_speech = found.no_speech;
-    window->compression = compression_of(speech, found.tokens, found.count);
-    sh_search_drop(speech->search, window->search);
-    window->search = -1;
-    judge(rules, window);
-}
-
 /* ---- Segments of a window ------------------------------------------------------- */
+
+#define TOKEN_LASTS 1.0 /* seconds at most; slow readers have 2 a second */
 
 typedef struct {
     const int32_t *sampled;
@@ -248,4 +156,138 @@ int sh_segments_cut(const int32_t *sampled, int count, int32_t first_timestamp,
     if (*advance < 1 || *advance > frames)
         *advance = frames < 1 ? 1 : frames;
     return made;
+}
+
+double sh_seconds_passed_over(const int32_t *sampled, int count, int32_t first_timestamp,
+                              int64_t frames, segment_cut *cuts) {
+    const window_tokens w = {sampled, count, first_timestamp};
+    int64_t advance;
+    const int made =
+        sh_segments_cut(sampled, count, first_timestamp, frames, cuts, &advance);
+    const bool lone = made > 0 && is_time(&w, count - 1) && seconds_at(&w, count - 1) > 1;
+    double end = (double)advance / FRAMES_PER_SECOND, covered = 0;
+    if (advance == frames && lone)
+        end = fmin(end, seconds_at(&w, count - 1));
+    for (int i = 0; i < made; i++) {
+        int words = 0;
+        for (int at = cuts[i].first; at < cuts[i].end; at++)
+            words += !is_time(&w, at);
+        covered += fmin(cuts[i].ends - cuts[i].begins, words * TOKEN_LASTS);
+    }
+    return fmax(end - covered, 0);
+}
+
+/* ---- Judgement ------------------------------------------------------------------ */
+
+size_t sh_window_text(shoal_speech *speech, const int32_t *sampled, int count) {
+    const size_t length = sh_tokens_decode(&speech->model->file->tokens, sampled, count,
+                                           speech->text, SPEECH_TEXT);
+    return length < SPEECH_TEXT ? length : SPEECH_TEXT - 1;
+}
+
+unsigned long sh_compression_room(unsigned long size) {
+    return compressBound(size);
+}
+
+double sh_compression_ratio(const char *text, unsigned long size, unsigned char *room) {
+    unsigned long packed = compressBound(size);
+    if (size == 0 || compress(room, &packed, (const unsigned char *)text, size) != Z_OK)
+        return 0;
+    return (double)size / (double)packed;
+}
+
+static bool is_space(char c) {
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* Of the text without the spaces around it. */
+static double compression_of(shoal_speech *speech, const int32_t *sampled, int count) {
+    size_t length = sh_window_text(speech, sampled, count);
+    const char *text = speech->text;
+    for (; length > 0 && is_space(text[length - 1]); length--)
+        continue;
+    for (; length > 0 && is_space(*text); length--)
+        text++;
+    return sh_compression_ratio(text, (unsigned long)length, speech->packed);
+}
+
+/* The published limits. */
+#define REPEATS_ABOVE 2.4   /* compression ratio */
+#define UNLIKELY_BELOW -1.0 /* mean log-probability */
+#define SILENT_ABOVE 0.6    /* probability of no speech */
+/* Ours: tokens per second of sound in which speech was found. Slow readers have 2. */
+#define TOO_FEW_BELOW 0.5
+
+/* Ours: seconds of speech, and share of a window's, that a text may pass over. */
+#define PASSED_OVER_MOST 4.0
+#define PASSED_OVER_SHARE 0.25
+/* A text that passes over speech is tried again so often; then it is taken: something
+   may sound like speech and be none. */
+enum { PASSED_OVER_ATTEMPTS = 2 };
+
+/* A window that holds no speech. The published rule asks for an unlikely text, and so
+   writes "you" under silence, which the model has heard often; where the sound itself is
+   flat, the text need not be unlikely. */
+static bool is_silent(const speech_window *window) {
+    return window->no_speech > SILENT_ABOVE &&
+           (window->flat || window->mean_logprob <= UNLIKELY_BELOW);
+}
+
+static bool repeats(const speech_window *window) {
+    return window->compression > REPEATS_ABOVE;
+}
+
+static bool is_unlikely(const speech_window *window) {
+    return window->mean_logprob < UNLIKELY_BELOW;
+}
+
+/* Speech was found in all of the sound, but hardly a word of it is there. */
+static bool says_too_little(const window_rules *rules, const speech_window *window) {
+    return !rules->published && window->sound.count > 0 &&
+           window->no_speech < SILENT_ABOVE &&
+           window->count < TOO_FEW_BELOW * (double)window->frames / FRAMES_PER_SECOND;
+}
+
+/* There are words, but not for all of the speech that was found. */
+static bool passes_over_speech(shoal_speech *speech, const window_rules *rules,
+                               const speech_window *window) {
+    const double all = (double)window->frames / FRAMES_PER_SECOND;
+    return rules->speech_found && rules->timestamps &&
+           window->attempt < PASSED_OVER_ATTEMPTS && window->no_speech < SILENT_ABOVE &&
+           sh_seconds_passed_over(window->sampled, window->count,
+                                  speech->model->file->tokens.first_timestamp,
+                                  window->frames, speech->cuts) >
+               fmax(PASSED_OVER_MOST, PASSED_OVER_SHARE * all);
+}
+
+static void judge(shoal_speech *speech, const window_rules *rules,
+                  speech_window *window) {
+    const bool last = !rules->fallback || window->attempt == TEMPERATURES - 1;
+    window->silent = rules->fallback && is_silent(window);
+    window->ready = last || window->silent ||
+                    !(repeats(window) || is_unlikely(window) ||
+                      says_too_little(rules, window) ||
+                      passes_over_speech(speech, rules, window));
+    window->failed = !rules->published && rules->fallback && last && repeats(window) &&
+                     is_unlikely(window);
+    if (!window->ready)
+        window->attempt++;
+}
+
+void sh_window_collect(shoal_speech *speech, const window_rules *rules,
+                       speech_window *window) {
+    search_result found;
+    if (window->search < 0 || !sh_search_ended(speech->search, window->search, &found))
+        return;
+    memcpy(window->sampled, found.tokens, (size_t)found.count * sizeof *found.tokens);
+    memcpy(window->logprobs, found.logprobs,
+           (size_t)found.count * sizeof *found.logprobs);
+    window->count = found.count;
+    window->temperature = (double)temperatures[window->attempt];
+    window->mean_logprob = found.mean_logprob;
+    window->no_speech = found.no_speech;
+    window->compression = compression_of(speech, found.tokens, found.count);
+    sh_search_drop(speech->search, window->search);
+    window->search = -1;
+    judge(speech, rules, window);
 }

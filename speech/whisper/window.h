@@ -11,7 +11,8 @@
 typedef struct {
     int32_t language; /* token, or -1 for models that know English only */
     bool translate, timestamps, fallback;
-    bool published; /* rules as published with the model, and no others */
+    bool speech_found; /* windows hold speech and nothing else */
+    bool published;    /* rules as published with the model, and no others */
     int beams;
     uint64_t seed;
 } window_rules;

@@ -118,6 +118,25 @@ def spoil(name, to, key):
     bytes[begin:begin + 4] = struct.pack("<f", math.nan)
     open(to, "wb").write(bytes)
 
+# cues FILE WIDTH LINES: what is wrong with a file of cues; their text in FILE.joined
+def cues(name, width, lines):
+    before, joined = 0.0, []
+    seconds = lambda at: sum(60 ** i * float(part) for i, part in enumerate(
+        reversed(at.replace(",", ".").split(":"))))
+    for cue in open(name).read().strip().split("\n\n"):
+        times, *text = [row for row in cue.split("\n") if not row.isdigit()]
+        begin, end = map(seconds, times.split(" --> "))
+        if not before <= begin <= end:
+            print(times, "after", before)
+        before = end
+        if len(text) > int(lines):
+            print(len(text), "lines:", text)
+        for row in text:
+            if len(row) > int(width) and " " in row:
+                print(len(row), "characters:", row)
+        joined += text
+    open(name + ".joined", "w").write(" ".join(joined))
+
 def cut(name, to, size):
     open(to, "wb").write(open(name, "rb").read()[:int(size)])
 PYTHON
@@ -205,6 +224,9 @@ check "json has what it should" json "d['language'] == 'en' and
     d['text'] == ''.join(s['text'] for s in d['segments']).lstrip() and
     all(s['end'] > s['start'] and s['tokens'] for s in d['segments'])"
 check "srt" say talk.wav -f srt
+report "srt in lines" "$(tool cues out 42 2)"
+expect "no lines at all" 2 "max-line-count" shoal transcribe talk.wav -m small.bin \
+    --max-line-count 0
 check "srt has times" bash -c "[ ! -s out ] ||
     grep -Eq '^[0-9:]{8},[0-9]{3} --> [0-9:]{8},[0-9]{3}$' out"
 check "vtt" say talk.wav -f vtt
@@ -458,10 +480,21 @@ expect "wer: a recording is missing" 3 "three" shoal wer spoken -m small.bin
 
 # ---- The real model ------------------------------------------------------------------
 if [ -e "$data/models/ggml-tiny.bin" ] && [ -e "$data/speech/transcripts.txt" ]; then
-    heard=$data/speech/1088-134315-0043.flac
-    hear() { shoal transcribe "$heard" -m "$data/models/ggml-tiny.bin" -l en -q "$@"; }
-    expect "real: an attention that is far off is told" 0 "shoal and auto keep the words" \
-        hear -a i-clustered-100
+    fisher=$data/speech/1088-134315-0043.flac
+    hear() { shoal transcribe "$fisher" -m "$data/models/ggml-tiny.bin" -l en -q "$@"; }
+    expect "real: an attention that is far off is told" 0 \
+        "shoal and auto keep the words" hear -a i-clustered-100
+    hear -f srt >two.srt
+    hear -f srt --max-line-width 25 --max-line-count 1 >one.srt
+    hear -f srt --max-line-width 0 >long.srt
+    report "real: cues of 42 x 2" "$(tool cues two.srt 42 2)"
+    report "real: cues of 25 x 1" "$(tool cues one.srt 25 1)"
+    report "real: cues without a limit" "$(tool cues long.srt 1000 1)"
+    check "real: the same words" cmp two.srt.joined long.srt.joined
+    check "real: whatever the lines" cmp one.srt.joined long.srt.joined
+    check "real: lines end at marks" grep -qx "I am afraid Miss Holland," two.srt
+    hear -f vtt --words >words.vtt
+    check "real: times in lines" grep -qE "^<00:00:06.*>Holland,</c>$" words.vtt
     for kind in q-clustered-100 shoal full; do
         expect "real: no warning of $kind" 0 "Fisher went back" hear -a $kind
         check "real: nothing on stderr" bash -c "[ ! -s err ]"

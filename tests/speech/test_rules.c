@@ -167,6 +167,33 @@ static void test_windows_are_cut(void **state) {
     }
 }
 
+static void test_speech_without_words_is_seen(void **state) {
+    static const struct {
+        int32_t sampled[12];
+        int count;
+        double passed_over; /* of 30 s of speech */
+    } cases[] = {
+        /* A token lasts a second at most. */
+        {{T0, 1, 2, 3, T0 + 150}, 5, 0},
+        {{T0, 1, 2, T0 + 250}, 4, 3},
+        /* What follows 5 s is heard again; not so where the end is missing, */
+        {{T0, 1, 2, 3, 4, 5, T0 + 250}, 7, 0},
+        {{T0, 1, 2, 3, 4, 5}, 6, 25},
+        /* or a text ends at once. */
+        {{T0, 1, T0 + 20}, 3, 29.6},
+        /* A good segment does not excuse the next. */
+        {{T0, 1, 2, 3, T0 + 100, T0 + 100, 4, T0 + 1400}, 8, 25},
+        /* Nor does it answer for an unfinished text, which is heard again. */
+        {{T0, 1, 2, T0 + 100, T0 + 100, 2}, 6, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        segment_cut cuts[13];
+        const double found =
+            sh_seconds_passed_over(cases[i].sampled, cases[i].count, T0, 3000, cuts);
+        assert_true(fabs(found - cases[i].passed_over) < 1e-9);
+    }
+}
+
 static void test_compression(void **state) {
     char text[2000];
     unsigned char *room = malloc(sh_compression_room(sizeof text));
@@ -189,6 +216,7 @@ int main(void) {
         cmocka_unit_test(test_the_last_time),
         cmocka_unit_test(test_log_sum_exp),
         cmocka_unit_test(test_windows_are_cut),
+        cmocka_unit_test(test_speech_without_words_is_seen),
         cmocka_unit_test(test_compression),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -111,7 +111,7 @@ readme() { # COMPILER OPTION...
     # shellcheck disable=SC2046
     "$@" -Wall -Wextra -Wpedantic -Werror "$work/example.c" -x none \
         $(pkg-config --cflags --libs shoal) -o "$work/example" &&
-        runs "$work/example" shared | grep -q "output begins with"
+        runs "$work/example" shared | grep -q "sees a mean value"
 }
 if command -v pkg-config >/dev/null; then
     check "README's example" readme "$cc" -std=c11
