@@ -372,8 +372,8 @@ cat >own.json <<'JSON'
               "length": 3, "validate_every": 4, "validate_batches": 1},
  "show": [{"columns": [["right", "{correct:0} of {counted:0}"], ["ended", "{state}"]]}]}
 JSON
-expect "a table of one's own, one cell" 0 " of " shoal repro own.json --out own --steps 8 \
-    --only clustered-2-2
+expect "a table of one's own, one cell" 0 " of " shoal repro own.json --out own \
+    --steps 8 --only clustered-2-2
 expect "its status" 0 "1 done, 0 running, 3 left; 0.0 hours" shoal repro own.json \
     --out own --steps 8 --status
 check "trains nothing" test "$(ls own/cells)" = clustered-2-2
