@@ -37,7 +37,6 @@
 #include "attention/dense.h"
 #include "cluster/grouping.h"
 #include "cluster/lloyd.h"
-#include "cluster/metric.h"
 
 /* The sizes that a plan's arrays have, or the numbers that a sequence goes by, which are
    no larger. N, S and blocks are the arrays'. */
