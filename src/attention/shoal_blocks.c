@@ -440,7 +440,7 @@ static void find_lost(const shoal_head *head, const shoal_clusters *clusters, in
 
 /* A tilt multiplies the mean of z over what is left of a key cluster by d, which is large
    where scores are sharp, and so it multiplies the rounding error that the subtraction
-   left in the mean. Where much was taken off, the mean is summed anew, once for a block. */
+   left in it. Where much was taken off, the mean is summed anew, once for a block. */
 void sh_shoal_direct_tilts(const shoal_head *head, const shoal_clusters *clusters,
                            const shoal_members *members, int lane) {
     shoal_block *block = members->block;

@@ -260,8 +260,8 @@ int sh_shoal_score_members(const shoal_head *head, const shoal_clusters *cluster
 
 /* What is left of the clusters' sums was found by subtraction, to a rounding error of the
    whole sums. A query for which those weigh more than this beside its softmax's sum is
-   computed without subtraction instead, and so are its tilts. Hardly any is, unless scores
-   are sharp. */
+   computed without subtraction instead, and so are its tilts. Hardly any is, unless
+   scores are sharp. */
 enum { SHOAL_STRAIN = 12 };
 void sh_shoal_direct_tilts(const shoal_head *head, const shoal_clusters *clusters,
                            const shoal_members *members, int lane);

@@ -6,7 +6,7 @@
 #include "base/numbers.h"
 #include "base/random.h"
 
-/* ---- The keys' own metric ----------------------------------------------------------- */
+/* ---- The keys' own metric ---------------------------------------------------------- */
 
 enum { POWER_STEPS = 3 /* of the subspace iteration; thirty gave the same errors */ };
 

@@ -6,7 +6,7 @@
 #include "base/parallel.h"
 #include "kernels/kernels.h"
 
-/* ---- The keys' own metric ----------------------------------------------------------- */
+/* ---- The keys' own metric ---------------------------------------------------------- */
 
 /* The keys' own metric. Two queries attend alike when (a - b) K' is small, not when a - b
  * is: with S the covariance of the keys, the distance that matters is (a - b)' S (a - b).

@@ -274,9 +274,9 @@ static void sharp_groups(void **state) {
         }
 }
 
-/* Sharp scores and random numbers of shoal: tilts are large, and what the exact keys leave
-   of a key cluster may be a thousandth of its sum. Scores of hundreds are rounded too, so
-   that 1e-5 is out of reach. */
+/* Sharp scores and random numbers of shoal: tilts are large, and what the exact keys
+   leave of a key cluster may be a thousandth of its sum. Scores of hundreds are rounded
+   too, so that 1e-5 is out of reach. */
 static void sharp_tilts(void **state) {
     enum { PROBLEMS = 320 };
     for (uint64_t seed = 1; seed <= PROBLEMS; seed++) {
