@@ -512,8 +512,7 @@ static void share_cluster(const clustered_head *head, int64_t j, clustered_threa
                                      own->top_sum);
         for (int64_t d = 0; d < Dv; d++)
             shared[d] -= own->top_sum[d];
-        /* While there are other keys the mass is below 1, even where rounding made it 1.
-           */
+        /* While there are other keys the mass is below 1, whatever rounding made it. */
         head->state.mass[j] = (float)mass;
         if (head->state.mass[j] >= 1)
             head->state.mass[j] = 1 - FLT_EPSILON / 2;

@@ -13,7 +13,6 @@
 #include "cluster/grouping.h"
 #include "cluster/kmeans.h"
 #include "cluster/lloyd.h"
-#include "cluster/metric.h"
 
 /* What forward leaves for backward and for the caller to see; first index the head. */
 typedef struct {

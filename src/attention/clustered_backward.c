@@ -257,8 +257,7 @@ static void start_dense(const clustered_head *head, int64_t j) {
     memset(head->slot->grad_centroids + j * dim, 0, sizeof(float) * (size_t)dim);
     head->slot->delta[j] = 0;
     /* The softmax that the dense pass sees. A group without members has no weight in it,
-       nor one whose softmax was over its other keys alone: others_backward is its pass.
-       */
+       nor one whose softmax was over its other keys alone: that has others_backward. */
     const bool seen = head->slot->members[j] && !has_others_alone(head, j);
     head->slot->dense_largest[j] = seen                     ? head->state.largest[j]
                                    : head->slot->members[j] ? FLT_MAX

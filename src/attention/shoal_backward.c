@@ -293,6 +293,8 @@ static void weigh_members(const backward_job *job, const shoal_members *members,
     for (int i = 0; i < width; i++) {
         own->direct[i] = i < panel->count && strain[i] > SHOAL_STRAIN;
         own->directs += own->direct[i];
+        if (own->direct[i])
+            sh_shoal_direct_tilts(head, job->clusters, members, i);
         for (int m = 0; m < M && own->direct[i]; m++)
             own->pairs[m * width + i] = own->tilts[m * width + i] = 0;
         for (int a = 0; a < members->near && own->direct[i]; a++)

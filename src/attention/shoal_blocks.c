@@ -168,6 +168,8 @@ static void place_block(shoal_block *block, const shoal_sizes *size, int64_t lan
     block->strain = reserve_floats(work, M, 1);
     block->left = sh_reserve(work, M, sizeof(int32_t));
     block->weighted = sh_reserve(work, M, 1);
+    block->means = reserve_floats(work, M, size->dims);
+    block->has_mean = sh_reserve(work, M, 1);
     block->logs = reserve_floats(work, M, 1);
     if (block->is_exact)
         memset(block->is_exact, 0, sizeof(uint64_t) * (size_t)(size->S / 64 + 1));
@@ -251,6 +253,7 @@ void sh_shoal_load_block(const shoal_head *head, const shoal_clusters *clusters,
     for (int64_t m = 0; m < M; m++)
         pair_up(head, m, sums->mass[at + m], sums->top[at + m], clusters->plain + m * r,
                 block);
+    memset(block->has_mean, 0, (size_t)M);
 }
 
 void sh_shoal_leave_block(shoal_block *block) {
@@ -435,6 +438,45 @@ static void find_lost(const shoal_head *head, const shoal_clusters *clusters, in
     lost->found = 1;
 }
 
+/* A tilt multiplies the mean of z over what is left of a key cluster by d, which is large
+   where scores are sharp, and so it multiplies the rounding error that the subtraction
+   left in it. Where much was taken off, the mean is summed anew, once for a block. */
+void sh_shoal_direct_tilts(const shoal_head *head, const shoal_clusters *clusters,
+                           const shoal_members *members, int lane) {
+    shoal_block *block = members->block;
+    const int r = head->size.dims, dim = head->size.dim, width = members->panel->width;
+    for (int64_t m = 0; m < head->size.M; m++) {
+        const int64_t last = clusters->keys.offsets[m + 1];
+        float *mean = block->means + m * r, scores[KEY_BLOCK], tilt = 0;
+        double mass = 0;
+        if (!block->weighted[m] || !(block->strain[m] > SHOAL_STRAIN))
+            continue;
+        if (!block->has_mean[m])
+            memset(mean, 0, sizeof(float) * (size_t)r);
+        for (int64_t at = clusters->keys.offsets[m]; at < last && !block->has_mean[m];
+             at += KEY_BLOCK) {
+            const int32_t *keys = clusters->keys.order + at;
+            const int count = (int)min(KEY_BLOCK, last - at);
+            head->kernels->dots_at(head->view.k.data, head->view.k.stride, keys, count,
+                                   dim, clusters->centroids + block->j * dim, scores);
+            for (int x = 0; x < count; x++) {
+                if (bit_of(block->is_exact, keys[x]))
+                    continue;
+                const float weight = expf(head->scale * scores[x] +
+                                          key_bias_of(head, keys[x]) - block->logs[m]);
+                mass += (double)weight;
+                add_scaled(mean, weight, clusters->coordinates + (int64_t)keys[x] * r, r);
+            }
+        }
+        for (int d = 0; d < r && mass > 0; d++)
+            mean[d] /= (float)mass;
+        block->has_mean[m] = 1;
+        for (int d = 0; d < r; d++)
+            tilt += members->d[d * width + lane] * mean[d];
+        members->tilts[m * width + lane] = tilt + members->d[r * width + lane];
+    }
+}
+
 /* A softmax that is added up, or taken off, part by part. */
 typedef struct {
     const kernel_table *kernels;
@@ -512,6 +554,7 @@ static void attend_directly(const shoal_head *head, const shoal_clusters *cluste
                              out,           members->row};
     if (!lost->found)
         find_lost(head, clusters, block->j, pool, pooled, lost, members->row);
+    sh_shoal_direct_tilts(head, clusters, members, lane);
     memset(out, 0, sizeof *out * (size_t)Dv);
     head->kernels->dots_at(k.data, k.stride, block->keys, block->count, head->size.dim,
                            q.data + i * q.stride, scores);

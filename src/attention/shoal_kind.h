@@ -37,7 +37,6 @@
 #include "attention/dense.h"
 #include "cluster/grouping.h"
 #include "cluster/lloyd.h"
-#include "cluster/metric.h"
 
 /* The sizes that a plan's arrays have, or the numbers that a sequence goes by, which are
    no larger. N, S and blocks are the arrays'. */
@@ -223,6 +222,8 @@ typedef struct {
     int32_t *left;     /* [M]: keys */
     uint8_t *weighted; /* [M]: the z mean is weighted, not plain */
     float *logs;       /* [M]: log of the sum */
+    float *means;      /* [M][r]: of z, summed directly, */
+    uint8_t *has_mean; /* [M]: where it was (sh_shoal_direct_tilts) */
 } shoal_block;
 
 /* Loads block b, of cluster j, whose exact keys were chosen; leave_block ends it. */
@@ -234,18 +235,18 @@ void sh_shoal_leave_block(shoal_block *block);
 /* One panel of a block's members. Rows of scores are X, key clusters, near keys. */
 typedef struct {
     _Alignas(CACHE_LINE) dense_scratch *dense;
-    query_panel *panel;       /* dense->panels[0] */
-    const shoal_block *block; /* theirs */
-    const int32_t *queries;   /* [panel->count] */
-    int near;                 /* rows of near keys */
-    float *d;                 /* [r + 1][panel]: d and b */
-    float *d_rows;            /* [block][r]: d */
-    float *tilts;             /* [M][panel]: t */
-    float *scores;            /* [k + M + 2 near + 1][panel] */
-    float *hidden;            /* [2 near + 1][panel]: what near keys have in the rest */
-    float *hidden_slopes;     /* the same; forward has nothing to keep there */
-    float *near_weights;      /* [2 near + 1], of one query */
-    float *row;               /* [max(D, Dv + r)] */
+    query_panel *panel;     /* dense->panels[0] */
+    shoal_block *block;     /* theirs */
+    const int32_t *queries; /* [panel->count] */
+    int near;               /* rows of near keys */
+    float *d;               /* [r + 1][panel]: d and b */
+    float *d_rows;          /* [block][r]: d */
+    float *tilts;           /* [M][panel]: t */
+    float *scores;          /* [k + M + 2 near + 1][panel] */
+    float *hidden;          /* [2 near + 1][panel]: what near keys have in the rest */
+    float *hidden_slopes;   /* the same; forward has nothing to keep there */
+    float *near_weights;    /* [2 near + 1], of one query */
+    float *row;             /* [max(D, Dv + r)] */
 } shoal_members;
 
 /* Members first .. of the order, up to a panel of them, with d and b. */
@@ -259,8 +260,11 @@ int sh_shoal_score_members(const shoal_head *head, const shoal_clusters *cluster
 
 /* What is left of the clusters' sums was found by subtraction, to a rounding error of the
    whole sums. A query for which those weigh more than this beside its softmax's sum is
-   computed without subtraction instead. Hardly any is, unless scores are sharp. */
-enum { SHOAL_STRAIN = 32 };
+   computed without subtraction instead, and so are its tilts. Hardly any is, unless
+   scores are sharp. */
+enum { SHOAL_STRAIN = 12 };
+void sh_shoal_direct_tilts(const shoal_head *head, const shoal_clusters *clusters,
+                           const shoal_members *members, int lane);
 
 typedef struct shoal_pool shoal_pool;
 typedef struct lost_sums lost_sums;

@@ -69,6 +69,17 @@ void sh_kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n,
 
 /* ---- Assigning hashes to centres ------------------------------------------------- */
 
+/* A function of its own: a loop that stores bytes through `tally` must expect that they
+   change its bounds, and is not vectorised. */
+static void split_nibbles(const uint8_t *planes, int bytes, uint8_t *nibbles) {
+    for (int p = 0; p < bytes; p++)
+        for (int i = 0; i < HASH_BLOCK; i++) {
+            uint8_t byte = planes[p * HASH_BLOCK + i];
+            nibbles[2 * p * HASH_BLOCK + i] = byte & 15;
+            nibbles[(2 * p + 1) * HASH_BLOCK + i] = byte >> 4;
+        }
+}
+
 /* The nearest of `clusters` centres for one block of hashes, more than 256 in several
    goes. */
 static void nearest_of(const kmeans_pass *pass, const uint8_t *nibbles,
@@ -188,13 +199,7 @@ static void assign_block(const kmeans_pass *pass, kmeans_tally *tally, int64_t b
     const int64_t count = pass->n - first < HASH_BLOCK ? pass->n - first : HASH_BLOCK;
     uint8_t distance[HASH_BLOCK];
     int32_t centre[HASH_BLOCK];
-    const uint8_t *planes = hash_block(pass->hashes, block);
-    for (int p = 0; p < 8 * work->words; p++)
-        for (int i = 0; i < HASH_BLOCK; i++) {
-            const uint8_t byte = planes[p * HASH_BLOCK + i];
-            tally->nibbles[2 * p * HASH_BLOCK + i] = byte & 15;
-            tally->nibbles[(2 * p + 1) * HASH_BLOCK + i] = byte >> 4;
-        }
+    split_nibbles(hash_block(pass->hashes, block), 8 * work->words, tally->nibbles);
     if (pass->all) {
         nearest_of(pass, tally->nibbles, work->tables, work->clusters, distance, centre);
         for (int64_t i = 0; i < count; i++)
@@ -401,8 +406,7 @@ void sh_kmeans_start(kmeans_pass *pass) {
 
 void sh_kmeans_assign(kmeans_pass *pass) {
     const int64_t task = TASK_BLOCKS * HASH_BLOCK;
-    /* tables[c][n][x]: how many of four bits x differ from the n-th four of the centre.
-       */
+    /* tables[c][n][x]: how many of four bits x differ from the centre's n-th four. */
     kmeans_work *work = pass->work;
     static const uint8_t ones[16] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
     const size_t size = 256 * (size_t)work->words;

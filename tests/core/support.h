@@ -135,6 +135,7 @@ void case_calm(attention_case *c);
 
 /* Forward within 1e-5 and gradients within 1e-4 of the exact result's largest entry. */
 void check_forward(const attention_case *c, shoal_plan *plan);
+void check_forward_within(const attention_case *c, shoal_plan *plan, double tolerance);
 void check_gradients(const attention_case *c, shoal_plan *plan);
 void check_dbias(const attention_case *c, shoal_plan *plan); /* and dkey_bias */
 /* Groups: in range where live, -1 in the padding, the caller's when brought, all

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "cases.h"
-#include "cluster/metric.h"
+#include "cluster/lloyd.h"
 #include "support.h"
 
 enum { MOST_DIM = 100, SWEEPS = 12 };
