@@ -44,20 +44,6 @@ bool sh_is_nothing(sound_level level) {
 
 /* ---- What the decoder is told --------------------------------------------------- */
 
-static decode_rules decode_rules_of(const tokens *t, const window_rules *rules) {
-    return (decode_rules){.vocabulary = t->count,
-                          .end = t->end_of_text,
-                          .no_timestamps = t->no_timestamps,
-                          .first_timestamp = t->first_timestamp,
-                          .latest_beginning = t->first_timestamp + TIME_STEPS_PER_SECOND,
-                          .timestamps = rules->timestamps,
-                          .published = rules->published,
-                          .never = t->suppress,
-                          .not_first = t->suppress_first,
-                          .never_count = t->suppress_count,
-                          .not_first_count = t->suppress_first_count};
-}
-
 static const float temperatures[] = {0, 0.2f, 0.4f, 0.6f, 0.8f, 1};
 enum { TEMPERATURES = sizeof temperatures / sizeof *temperatures };
 
@@ -67,7 +53,18 @@ void sh_window_search(shoal_speech *speech, const window_rules *rules,
     const int attempt = window->attempt;
     search_task task = {.window = window->slot,
                         .no_speech = t->no_speech,
-                        .rules = decode_rules_of(t, rules),
+                        .rules = {.vocabulary = t->count,
+                                  .end = t->end_of_text,
+                                  .no_timestamps = t->no_timestamps,
+                                  .first_timestamp = t->first_timestamp,
+                                  .latest_beginning = t->first_timestamp +
+                                                      TIME_STEPS_PER_SECOND,
+                                  .timestamps = rules->timestamps,
+                                  .published = rules->published,
+                                  .never = t->suppress,
+                                  .not_first = t->suppress_first,
+                                  .never_count = t->suppress_count,
+                                  .not_first_count = t->suppress_first_count},
                         .longest = speech->model->file->sizes.text_positions / 2,
                         .beams = attempt == 0 ? rules->beams
                                               : (int)min(SPEECH_SAMPLES, speech->beams),
@@ -76,8 +73,7 @@ void sh_window_search(shoal_speech *speech, const window_rules *rules,
     /* The prompt: <previous> and what was said before, <start>, language and task, <no
        timestamps>; all but <start> only where they apply. */
     int32_t *prompt = speech->prompt;
-    const int most = speech->model->file->sizes.text_positions / 2 - 1;
-    const int past = window->past_count < most ? window->past_count : most;
+    const int past = (int)min(window->past_count, task.longest - 1);
     int count = 0;
     if (past > 0) {
         prompt[count++] = t->previous;
@@ -121,58 +117,12 @@ static bool is_space(char c) {
     return c == ' ' || (c >= '\t' && c <= '\r');
 }
 
-/* Of the text without the spaces around it. */
-static double compression_of(shoal_speech *speech, const int32_t *sampled, int count) {
-    size_t length = sh_window_text(speech, sampled, count);
-    const char *text = speech->text;
-    for (; length > 0 && is_space(text[length - 1]); length--)
-        continue;
-    for (; length > 0 && is_space(*text); length--)
-        text++;
-    return sh_compression_ratio(text, (unsigned long)length, speech->packed);
-}
-
 /* The published limits. */
 #define REPEATS_ABOVE 2.4   /* compression ratio */
 #define UNLIKELY_BELOW -1.0 /* mean log-probability */
 #define SILENT_ABOVE 0.6    /* probability of no speech */
 /* Ours: tokens per second of sound in which speech was found. Slow readers have 2. */
 #define TOO_FEW_BELOW 0.5
-
-/* A window that holds no speech. The published rule asks for an unlikely text, and so
-   writes "you" under silence, which the model has heard often; where the sound itself is
-   flat, the text need not be unlikely. */
-static bool is_silent(const speech_window *window) {
-    return window->no_speech > SILENT_ABOVE &&
-           (window->flat || window->mean_logprob <= UNLIKELY_BELOW);
-}
-
-static bool repeats(const speech_window *window) {
-    return window->compression > REPEATS_ABOVE;
-}
-
-static bool is_unlikely(const speech_window *window) {
-    return window->mean_logprob < UNLIKELY_BELOW;
-}
-
-/* Speech was found in all of the sound, but hardly a word of it is there. */
-static bool says_too_little(const window_rules *rules, const speech_window *window) {
-    return !rules->published && window->sound.count > 0 &&
-           window->no_speech < SILENT_ABOVE &&
-           window->count < TOO_FEW_BELOW * (double)window->frames / FRAMES_PER_SECOND;
-}
-
-static void judge(const window_rules *rules, speech_window *window) {
-    const bool last = !rules->fallback || window->attempt == TEMPERATURES - 1;
-    window->silent = rules->fallback && is_silent(window);
-    window->ready =
-        last || window->silent ||
-        !(repeats(window) || is_unlikely(window) || says_too_little(rules, window));
-    window->failed = !rules->published && rules->fallback && last && repeats(window) &&
-                     is_unlikely(window);
-    if (!window->ready)
-        window->attempt++;
-}
 
 void sh_window_collect(shoal_speech *speech, const window_rules *rules,
                        speech_window *window) {
@@ -186,10 +136,33 @@ void sh_window_collect(shoal_speech *speech, const window_rules *rules,
     window->temperature = (double)temperatures[window->attempt];
     window->mean_logprob = found.mean_logprob;
     window->no_speech = found.no_speech;
-    window->compression = compression_of(speech, found.tokens, found.count);
+    /* The compression of the text without the spaces around it. */
+    size_t length = sh_window_text(speech, found.tokens, found.count);
+    const char *text = speech->text;
+    while (length > 0 && is_space(text[length - 1]))
+        length--;
+    for (; length > 0 && is_space(*text); length--)
+        text++;
+    window->compression =
+        sh_compression_ratio(text, (unsigned long)length, speech->packed);
     sh_search_drop(speech->search, window->search);
     window->search = -1;
-    judge(rules, window);
+    /* The published rule of silence asks for an unlikely text, and so writes "you" under
+       silence, which the model has heard often; where the sound itself is flat, the text
+       need not be unlikely. */
+    const bool last = !rules->fallback || window->attempt == TEMPERATURES - 1;
+    const bool repeats = window->compression > REPEATS_ABOVE;
+    const bool unlikely = window->mean_logprob < UNLIKELY_BELOW;
+    window->silent = rules->fallback && window->no_speech > SILENT_ABOVE &&
+                     (window->flat || window->mean_logprob <= UNLIKELY_BELOW);
+    /* Speech was found in all of the sound, but hardly a word of it is there. */
+    const bool too_little = !rules->published && window->sound.count > 0 &&
+                            window->no_speech < SILENT_ABOVE &&
+                            window->count < TOO_FEW_BELOW * (double)window->frames /
+                                                FRAMES_PER_SECOND;
+    window->ready = last || window->silent || !(repeats || unlikely || too_little);
+    window->failed = !rules->published && rules->fallback && last && repeats && unlikely;
+    window->attempt += !window->ready;
 }
 
 /* ---- Segments of a window ------------------------------------------------------- */
@@ -206,18 +179,6 @@ static bool is_time(const window_tokens *w, int at) {
 
 static double seconds_at(const window_tokens *w, int at) {
     return (double)(w->sampled[at] - w->first_timestamp) / TIME_STEPS_PER_SECOND;
-}
-
-/* One segment from the window's beginning to its last time, or to its end. */
-static segment_cut whole_window(const window_tokens *w, int64_t frames) {
-    segment_cut cut = {.end = w->count, .ends = (double)frames / FRAMES_PER_SECOND};
-    for (int at = w->count - 1; at >= 0; at--)
-        if (is_time(w, at)) {
-            if (seconds_at(w, at) > 0)
-                cut.ends = seconds_at(w, at);
-            break;
-        }
-    return cut;
 }
 
 static segment_cut cut_between(const window_tokens *w, int first, int end) {
@@ -237,8 +198,14 @@ int sh_segments_cut(const int32_t *sampled, int count, int32_t first_timestamp,
         }
     *advance = frames;
     if (made == 0) {
+        /* One segment from the window's beginning to its last time, or to its end. */
+        segment_cut cut = {.end = count, .ends = (double)frames / FRAMES_PER_SECOND};
+        while (last < count && !is_time(&w, count - 1 - last))
+            last++;
+        if (last < count && seconds_at(&w, count - 1 - last) > 0)
+            cut.ends = seconds_at(&w, count - 1 - last);
         if (count > 0)
-            cuts[made++] = whole_window(&w, frames);
+            cuts[made++] = cut;
     } else if (is_time(&w, count - 1) && !is_time(&w, count - 2)) {
         /* it ends in a single time: nothing was said after it */
         cuts[made++] = cut_between(&w, last, count);
