@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/numbers.h"
 #include "models/files/files.h"
 #include "speech/audio/container.h"
 
@@ -144,21 +145,21 @@ static shown_name sound_error(SNDFILE *file) {
 static shoal_status open_sound(audio_file *f) {
     shoal_context *context = f->context;
     const char *path = f->path;
-    SF_INFO *information = &f->information;
+    const SF_INFO *information = &f->information;
+    const container_state *state = &f->container;
     if (f->size == 0)
         return sh_fail(context, SHOAL_BAD_FILE, "%s: is empty", path);
     f->container = sh_container_check(f->descriptor, f->size);
     /* Before libsndfile sees it: damaged headers of OGG make it lose memory. */
-    const container_state *state = &f->container;
     if (state->verdict == CONTAINER_UNREADABLE)
-        return sh_fail(f->context, SHOAL_BAD_FILE,
+        return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: is no recording that can be read: its headers break off at "
                        "byte %lld of %lld",
-                       f->path, (long long)state->at, (long long)f->size);
+                       path, (long long)state->at, (long long)f->size);
     if (state->verdict == CONTAINER_BROKEN && !f->partial)
-        return sh_fail(f->context, SHOAL_BAD_FILE,
-                       "%s: is cut short or damaged at byte %lld of %lld; " GO_ON,
-                       f->path, (long long)state->at, (long long)f->size);
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: is cut short or damaged at byte %lld of %lld; " GO_ON, path,
+                       (long long)state->at, (long long)f->size);
     run_quietly(open_quietly, f);
     if (!f->file && strstr(sf_strerror(NULL), "SF_INFO")) /* the library's blame */
         return sh_fail(context, SHOAL_BAD_FILE,
@@ -175,16 +176,16 @@ static shoal_status open_sound(audio_file *f) {
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: has %d samples per second; %d to %d can be read", path,
                        information->samplerate, (int)LOWEST_RATE, (int)HIGHEST_RATE);
-    const double seconds = (double)f->information.frames / f->information.samplerate;
+    const double seconds = (double)information->frames / information->samplerate;
     if (state->verdict != CONTAINER_CUT || f->partial)
         return SHOAL_OK;
-    if (state->there <= 0 || f->information.frames <= 0)
-        return sh_fail(f->context, SHOAL_BAD_FILE,
-                       "%s: has no samples: it was cut behind its header", f->path);
-    return sh_fail(f->context, SHOAL_BAD_FILE,
+    if (state->there <= 0 || information->frames <= 0)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: has no samples: it was cut behind its header", path);
+    return sh_fail(context, SHOAL_BAD_FILE,
                    "%s: was cut short: it has %.2f of the %.2f seconds that its header "
                    "announces; " GO_ON,
-                   f->path, seconds,
+                   path, seconds,
                    seconds * (double)state->announced / (double)state->there);
 }
 
@@ -218,16 +219,14 @@ shoal_status sh_audio_open(shoal_context *context, const char *path, bool partia
                            audio_file **opened) {
     int descriptor;
     int64_t size;
-    *opened = NULL;
     struct stat information;
+    *opened = NULL;
     /* A pipe without a writer would be waited for by open(). */
     if (stat(path, &information) == 0 && !S_ISREG(information.st_mode) &&
         !S_ISDIR(information.st_mode))
         return sh_fail(context, SHOAL_BAD_FILE, "%s: is not a regular file", path);
-    shoal_status status = sh_file_open(context, path, &descriptor, &size);
-    if (status != SHOAL_OK)
-        return status;
-    size_t path_bytes = strlen(path) + 1;
+    TRY(sh_file_open(context, path, &descriptor, &size));
+    const size_t path_bytes = strlen(path) + 1;
     audio_file *made = sh_allocate(context, sizeof *made + path_bytes);
     if (!made) {
         close(descriptor);
@@ -238,17 +237,16 @@ shoal_status sh_audio_open(shoal_context *context, const char *path, bool partia
                          .size = size,
                          .partial = partial};
     made->path = memcpy(made + 1, path, path_bytes);
-    status = open_sound(made);
+    shoal_status status = open_sound(made);
     if (status == SHOAL_OK)
         status = sh_audio_set_rate(made, AUDIO_RATE);
     if (status == SHOAL_OK && !sh_allocate_parts(context, place_buffers, made, NULL))
         status = SHOAL_NO_MEMORY;
-    if (status != SHOAL_OK) {
+    if (status == SHOAL_OK)
+        *opened = made;
+    else
         sh_audio_close(made);
-        return status;
-    }
-    *opened = made;
-    return SHOAL_OK;
+    return status;
 }
 
 void sh_audio_close(audio_file *f) {
@@ -275,29 +273,41 @@ audio_information sh_audio_describe(const audio_file *f) {
 
 /* ---- Reading ---------------------------------------------------------------------- */
 
-/* The mean of the channels, up to the first sample that is not finite or far too large;
-   returns how many frames that is. */
-static int64_t mix(const float *frames, int64_t count, int channels, float *mono) {
+static void read_frames(void *argument) {
+    audio_file *f = argument;
+    sf_count_t count = sf_readf_float(f->file, f->frames, BLOCK);
+    f->mono_begin = 0;
+    f->mono_count = count > 0 ? count : 0;
+}
+
+static shoal_status read_block(audio_file *f) {
+    const SF_INFO *information = &f->information;
+    const bool mp3 = (information->format & SF_FORMAT_TYPEMASK) == SF_FORMAT_MPEG;
     const float largest = 1e9f;
-    for (int64_t i = 0; i < count; i++) {
+    if (mp3)
+        run_quietly(read_frames, f);
+    else
+        read_frames(f);
+    /* The mean of the channels, unless a sample is not finite or far too large. */
+    for (int64_t i = 0; i < f->mono_count; i++) {
         double sum = 0.0;
-        for (int c = 0; c < channels; c++) {
-            float sample = frames[i * channels + c];
-            if (!(fabsf(sample) <= largest))
-                return i;
+        for (int c = 0; c < information->channels; c++) {
+            const float sample = f->frames[i * information->channels + c];
+            if (!(fabsf(sample) <= largest)) {
+                f->mono_count = 0;
+                f->file_ended = true;
+                return sh_fail(f->context, SHOAL_BAD_FILE,
+                               "%s: has samples that are no numbers, after %.2f seconds",
+                               f->path,
+                               (double)(f->frames_read + i) / information->samplerate);
+            }
             sum += (double)sample;
         }
-        mono[i] = (float)(sum / channels);
+        f->mono[i] = (float)(sum / information->channels);
     }
-    return count;
-}
-
-static bool is_mp3(const SF_INFO *information) {
-    return (information->format & SF_FORMAT_TYPEMASK) == SF_FORMAT_MPEG;
-}
-
-static shoal_status at_file_end(audio_file *f) {
-    const SF_INFO *information = &f->information;
+    f->frames_read += f->mono_count;
+    if (f->mono_count > 0)
+        return SHOAL_OK;
     const double seconds = (double)f->frames_read / information->samplerate;
     f->file_ended = true;
     if (f->partial && f->frames_read > 0)
@@ -309,39 +319,13 @@ static shoal_status at_file_end(audio_file *f) {
     if (f->frames_read == 0)
         return sh_fail(f->context, SHOAL_BAD_FILE, "%s: has no samples", f->path);
     /* MP3 headers only estimate the length, and some writers leave it open. */
-    if (!is_mp3(information) && information->frames < SF_COUNT_MAX &&
+    if (!mp3 && information->frames < SF_COUNT_MAX &&
         f->frames_read < information->frames)
         return sh_fail(f->context, SHOAL_BAD_FILE,
                        "%s: was cut short: it ends after %.2f of %.2f seconds; " GO_ON,
                        f->path, seconds,
                        (double)information->frames / information->samplerate);
     return SHOAL_OK;
-}
-
-static void read_frames(void *argument) {
-    audio_file *f = argument;
-    sf_count_t count = sf_readf_float(f->file, f->frames, BLOCK);
-    f->mono_begin = 0;
-    f->mono_count = count > 0 ? count : 0;
-}
-
-static shoal_status read_block(audio_file *f) {
-    int channels = f->information.channels;
-    if (is_mp3(&f->information))
-        run_quietly(read_frames, f);
-    else
-        read_frames(f);
-    bool at_end = f->mono_count == 0;
-    const int64_t good = mix(f->frames, f->mono_count, channels, f->mono);
-    if (good < f->mono_count) {
-        f->mono_count = 0;
-        f->file_ended = true;
-        return sh_fail(f->context, SHOAL_BAD_FILE,
-                       "%s: has samples that are no numbers, after %.2f seconds", f->path,
-                       (double)(f->frames_read + good) / f->information.samplerate);
-    }
-    f->frames_read += f->mono_count;
-    return at_end ? at_file_end(f) : SHOAL_OK;
 }
 
 shoal_status sh_audio_window(shoal_context *context, audio_file *f, int64_t begin,
@@ -352,16 +336,11 @@ shoal_status sh_audio_window(shoal_context *context, audio_file *f, int64_t begi
             "samples %lld to %lld cannot be had: windows go back by 30 s at most",
             (long long)begin, (long long)(begin + count));
     while (!f->ended && f->held_begin + f->held_count < begin + count) {
-        shoal_status status = SHOAL_OK;
         if (f->mono_count == 0 && !f->file_ended)
-            status = read_block(f);
-        if (status != SHOAL_OK)
-            return status;
-        if (f->held_count + BLOCK >
-            CAPACITY) { /* the oldest are not asked for any more */
-            const int64_t end = f->held_begin + f->held_count;
-            const int64_t drop = (begin < end ? begin : end) - AUDIO_WINDOW -
-                                 f->held_begin;
+            TRY(read_block(f));
+        if (f->held_count + BLOCK > CAPACITY) { /* the oldest are not asked for again */
+            const int64_t drop = min(begin, f->held_begin + f->held_count) -
+                                 AUDIO_WINDOW - f->held_begin;
             f->held_begin += drop;
             f->held_count -= drop;
             memmove(f->held, f->held + drop, (size_t)f->held_count * sizeof(float));
@@ -386,9 +365,7 @@ shoal_status sh_audio_window(shoal_context *context, audio_file *f, int64_t begi
         f->mono_count -= (int64_t)used;
         f->held_count += (int64_t)made;
     }
-    int64_t available = f->held_begin + f->held_count - begin;
-    available = available < 0 ? 0 : available;
-    *got = available < count ? available : count;
+    *got = max(0, min(count, f->held_begin + f->held_count - begin));
     *samples = f->held + (*got > 0 ? begin - f->held_begin : 0);
     return SHOAL_OK;
 }
@@ -409,8 +386,29 @@ struct recording_stream {
     float *buffer; /* [AUDIO_WINDOW] */
 };
 
-static shoal_status check_recording(shoal_context *context,
-                                    const shoal_recording *recording) {
+/* Opens the next file, if there is one; none left ends the recording. */
+static shoal_status open_part(recording_stream *s) {
+    if (s->part == s->recording->files) {
+        s->ended = true;
+        return SHOAL_OK;
+    }
+    TRY(sh_audio_open(s->context, s->recording->paths[s->part],
+                      s->recording->partial != 0, &s->file));
+    s->seconds += sh_audio_describe(s->file).seconds +
+                  (s->part > 0 ? s->recording->gap : 0);
+    s->at = 0;
+    return SHOAL_OK;
+}
+
+static void place_stream(void *argument, block_layout *block) {
+    recording_stream *s = argument;
+    sh_reserve(block, 1, sizeof *s);
+    s->buffer = sh_reserve(block, AUDIO_WINDOW, sizeof *s->buffer);
+}
+
+shoal_status sh_recording_open(shoal_context *context, const shoal_recording *recording,
+                               recording_stream **made) {
+    *made = NULL;
     if (!recording || recording->files < 0 || recording->sample_count < 0 ||
         (recording->files > 0 && !recording->paths) ||
         (recording->files == 0 && recording->sample_count > 0 && !recording->samples))
@@ -428,43 +426,12 @@ static shoal_status check_recording(shoal_context *context,
     for (int i = 0; i < recording->files; i++)
         if (!recording->paths[i])
             return sh_fail(context, SHOAL_INVALID, "recording.paths[%d] is NULL", i);
-    if (recording->files > 0)
-        return SHOAL_OK;
-    for (int64_t i = 0; i < recording->sample_count; i++)
+    for (int64_t i = 0; recording->files == 0 && i < recording->sample_count; i++)
         if (!(fabsf(recording->samples[i]) <= 1e9f))
             return sh_fail(context, SHOAL_INVALID,
                            "recording.samples[%lld] is not a number or beyond 1e9",
                            (long long)i);
-    return SHOAL_OK;
-}
-
-/* Opens the next file, if there is one; none left ends the recording. */
-static shoal_status open_part(recording_stream *s) {
-    if (s->part == s->recording->files) {
-        s->ended = true;
-        return SHOAL_OK;
-    }
-    const shoal_status status = sh_audio_open(s->context, s->recording->paths[s->part],
-                                              s->recording->partial != 0, &s->file);
-    if (status == SHOAL_OK)
-        s->seconds += sh_audio_describe(s->file).seconds +
-                      (s->part > 0 ? s->recording->gap : 0);
-    s->at = 0;
-    return status;
-}
-
-static void place_stream(void *argument, block_layout *block) {
-    recording_stream *s = argument;
-    sh_reserve(block, 1, sizeof *s);
-    s->buffer = sh_reserve(block, AUDIO_WINDOW, sizeof *s->buffer);
-}
-
-shoal_status sh_recording_open(shoal_context *context, const shoal_recording *recording,
-                               recording_stream **made) {
-    *made = NULL;
-    shoal_status status = check_recording(context, recording);
-    if (status != SHOAL_OK)
-        return status;
+    shoal_status status = SHOAL_OK;
     const int64_t first = llround(recording->offset * 100) * (AUDIO_RATE / 100);
     recording_stream sized = {.context = context,
                               .recording = recording,
@@ -480,12 +447,11 @@ shoal_status sh_recording_open(shoal_context *context, const shoal_recording *re
         status = open_part(s);
     else
         s->seconds = (double)recording->sample_count / AUDIO_RATE;
-    if (status != SHOAL_OK) {
+    if (status == SHOAL_OK)
+        *made = s;
+    else
         sh_recording_close(s);
-        return status;
-    }
-    *made = s;
-    return SHOAL_OK;
+    return status;
 }
 
 void sh_recording_close(recording_stream *s) {
@@ -507,19 +473,15 @@ int64_t sh_recording_first(const recording_stream *s) {
    */
 static shoal_status take(recording_stream *s, int64_t most, float *to, int64_t *got) {
     if (s->silence > 0) {
-        *got = s->silence < most ? s->silence : most;
+        *got = min(s->silence, most);
         memset(to, 0, (size_t)*got * sizeof *to);
         s->silence -= *got;
         return SHOAL_OK;
     }
     if (s->recording->files > 0) {
-        /* The next samples of the open file; at its end the gap and the next file follow.
-           */
+        /* The next of the open file; at its end the gap and the next file follow. */
         const float *samples;
-        const shoal_status status =
-            sh_audio_window(s->context, s->file, s->at, most, &samples, got);
-        if (status != SHOAL_OK)
-            return status;
+        TRY(sh_audio_window(s->context, s->file, s->at, most, &samples, got));
         if (*got > 0)
             memcpy(to, samples, (size_t)*got * sizeof *to);
         s->at += *got;
@@ -532,8 +494,7 @@ static shoal_status take(recording_stream *s, int64_t most, float *to, int64_t *
             s->silence = (int64_t)(s->recording->gap * AUDIO_RATE);
         return open_part(s);
     }
-    const int64_t left = s->recording->sample_count - s->at;
-    *got = left < most ? left : most;
+    *got = min(s->recording->sample_count - s->at, most);
     if (*got > 0)
         memcpy(to, s->recording->samples + s->at, (size_t)*got * sizeof *to);
     s->at += *got;
@@ -553,24 +514,16 @@ shoal_status sh_recording_window(recording_stream *s, int64_t begin,
         s->count = 0;
     }
     while (s->begin < begin && !s->ended) { /* skipped */
-        const int64_t left = begin - s->begin;
         int64_t passed = 0;
-        const shoal_status status =
-            take(s, left < AUDIO_WINDOW ? left : AUDIO_WINDOW, s->buffer, &passed);
-        if (status != SHOAL_OK)
-            return status;
+        TRY(take(s, min(begin - s->begin, AUDIO_WINDOW), s->buffer, &passed));
         s->begin += passed;
     }
     while (s->count < AUDIO_WINDOW && !s->ended) {
         int64_t more = 0;
-        const shoal_status status =
-            take(s, AUDIO_WINDOW - s->count, s->buffer + s->count, &more);
-        if (status != SHOAL_OK)
-            return status;
+        TRY(take(s, AUDIO_WINDOW - s->count, s->buffer + s->count, &more));
         s->count += more;
     }
-    const int64_t left = s->limit > begin ? s->limit - begin : 0;
     *samples = s->buffer;
-    *got = s->begin < begin ? 0 : s->count < left ? s->count : left;
+    *got = s->begin < begin ? 0 : max(0, min(s->count, s->limit - begin));
     return SHOAL_OK;
 }

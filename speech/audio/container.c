@@ -63,13 +63,13 @@ static bool are_chunks(const bytes_of_file *file, int64_t at, const chunk_form *
 /* Chunks: a name, a size, a body of even size. */
 static container_state check_chunks(const bytes_of_file *file, chunk_form form) {
     enum { MOST_CHUNKS = 10000 };
-    unsigned char head[8];
+    unsigned char head[8], b[16];
     int64_t at = 12;
     for (int i = 0; i < MOST_CHUNKS && read_at(file, at, head, 8); i++) {
         const uint32_t size = form.number(head + 4);
+        const int64_t body = at + 8;
         if (memcmp(head, form.sound, 4) == 0) {
             /* Less than a frame may be missing: no sound is lost with it. */
-            const int64_t body = at + 8;
             const bool large = size == UINT32_MAX && form.large > 0;
             const int64_t wanted = large ? form.large : (int64_t)size;
             const int64_t there = file->size - body;
@@ -81,12 +81,9 @@ static container_state check_chunks(const bytes_of_file *file, chunk_form form) 
             return compare(there, wanted);
         }
         /* What other chunks say about the one with the sound. */
-        const char *name = (const char *)head;
-        const int64_t body = at + 8;
-        unsigned char b[16];
-        if (memcmp(name, "ds64", 4) == 0 && read_at(file, body, b, 16))
+        if (memcmp(head, "ds64", 4) == 0 && read_at(file, body, b, 16))
             form.large = (int64_t)((uint64_t)little(b + 12) << 32 | little(b + 8));
-        if (memcmp(name, "fmt ", 4) == 0 && read_at(file, body, b, 16)) {
+        if (memcmp(head, "fmt ", 4) == 0 && read_at(file, body, b, 16)) {
             const unsigned char reversed[4] = {b[13], b[12], 0, 0};
             const uint32_t frame = little(form.number == big ? reversed : b + 12) &
                                    0xffff;
@@ -130,16 +127,6 @@ typedef struct {
     int packets;                       /* and the packets that end in it */
 } ogg_page;
 
-/* Of the page with its own field, bytes 22 to 25, as zeros. */
-static uint32_t checksum(const ogg_page *page) {
-    uint32_t sum = 0;
-    for (int64_t i = 0; i < page->length; i++) {
-        const unsigned char byte = i >= 22 && i < 26 ? 0 : page->bytes[i];
-        sum = sum << 8 ^ page->table[(sum >> 24 ^ byte) & 255];
-    }
-    return sum;
-}
-
 /* False where no whole page with a right checksum is. */
 static bool read_page(const bytes_of_file *file, int64_t at, ogg_page *page) {
     unsigned char *bytes = page->bytes;
@@ -153,8 +140,15 @@ static bool read_page(const bytes_of_file *file, int64_t at, ogg_page *page) {
         page->length += bytes[i];
         page->packets += bytes[i] < 255;
     }
-    return read_at(file, at + head, bytes + head, (size_t)(page->length - head)) &&
-           checksum(page) == little(bytes + 22);
+    if (!read_at(file, at + head, bytes + head, (size_t)(page->length - head)))
+        return false;
+    /* The checksum of the page with its own field, bytes 22 to 25, as zeros. */
+    uint32_t sum = 0;
+    for (int64_t i = 0; i < page->length; i++) {
+        const unsigned char byte = i >= 22 && i < 26 ? 0 : bytes[i];
+        sum = sum << 8 ^ page->table[(sum >> 24 ^ byte) & 255];
+    }
+    return sum == little(bytes + 22);
 }
 
 /* Page after page to the last one of the first stream, which is the one that is read. */

@@ -19,7 +19,7 @@ typedef struct {
 } rfft_number;
 
 typedef struct {
-    int half; /* of the real numbers: they are transformed in pairs */
+    int half; /* of the real numbers, a power of 2: they are transformed in pairs */
     rfft_number turns[RFFT_MOST / 2]; /* exp(-2 pi i k / half) */
     rfft_number parts[RFFT_MOST / 4]; /* exp(-pi i (k / half + 1 / 2)), k from 1 on */
     rfft_number work[RFFT_MOST / 2];
@@ -31,15 +31,6 @@ static rfft_number turn(double angle) {
     return (rfft_number){(float)cos(angle), (float)sin(angle)};
 }
 
-/* count: a power of 2, 8 to RFFT_MOST */
-static void begin_transform(rfft *t, int count) {
-    t->half = count / 2;
-    for (int i = 0; i < t->half; i++)
-        t->turns[i] = turn(-2 * pi * i / t->half);
-    for (int i = 0; i < t->half / 2; i++)
-        t->parts[i] = turn(-pi * ((double)(i + 1) / t->half + 0.5));
-}
-
 /* The parts of a product's real number stay apart, since sums take them one by one. */
 typedef struct {
     float plus, minus, im;
@@ -47,23 +38,6 @@ typedef struct {
 
 static product times(rfft_number a, rfft_number b) {
     return (product){a.re * b.re, a.im * b.im, a.re * b.im + a.im * b.re};
-}
-
-/* One number of each of four transforms, `quarter` apart, to one of each quarter. */
-static void join_four(const rfft *t, rfft_number *x, int quarter, int step) {
-    const rfft_number a = x[0];
-    const product b = times(x[quarter], t->turns[step]);
-    const product c = times(x[2 * quarter], t->turns[2 * step]);
-    const product d = times(x[3 * quarter], t->turns[3 * step]);
-    const float b_re = b.plus - b.minus;
-    const rfft_number even = {(a.re + c.plus) - c.minus, a.im + c.im};
-    const rfft_number even_less = {(a.re + c.minus) - c.plus, a.im - c.im};
-    const rfft_number odd = {(b_re - d.minus) + d.plus, b.im + d.im};
-    const float odd_less = (b_re - d.plus) + d.minus;
-    x[0] = (rfft_number){even.re + odd.re, even.im + odd.im};
-    x[2 * quarter] = (rfft_number){even.re - odd.re, even.im - odd.im};
-    x[quarter] = (rfft_number){(even_less.re + b.im) - d.im, even_less.im - odd_less};
-    x[3 * quarter] = (rfft_number){(even_less.re + d.im) - b.im, even_less.im + odd_less};
 }
 
 /* out [size] from every `stride`th of the pairs. */
@@ -75,17 +49,29 @@ static void transform(const rfft *t, const float *pairs, int stride, int size,
             out[i] = (rfft_number){pairs[2 * i * stride], pairs[2 * i * stride + 1]};
         else
             transform(t, pairs + 2 * i * stride, radix * stride, part, out + i * part);
-    for (int i = 0; i < part && radix == 4; i++)
-        join_four(t, out + i, part, i * stride);
+    /* One number of each of four transforms, `part` apart, to one of each quarter. */
+    for (int i = 0; i < part && radix == 4; i++) {
+        rfft_number *x = out + i;
+        const rfft_number a = x[0];
+        const product b = times(x[part], t->turns[i * stride]);
+        const product c = times(x[2 * part], t->turns[2 * i * stride]);
+        const product d = times(x[3 * part], t->turns[3 * i * stride]);
+        const float b_re = b.plus - b.minus;
+        const rfft_number even = {(a.re + c.plus) - c.minus, a.im + c.im};
+        const rfft_number even_less = {(a.re + c.minus) - c.plus, a.im - c.im};
+        const rfft_number odd = {(b_re - d.minus) + d.plus, b.im + d.im};
+        const float odd_less = (b_re - d.plus) + d.minus;
+        x[0] = (rfft_number){even.re + odd.re, even.im + odd.im};
+        x[2 * part] = (rfft_number){even.re - odd.re, even.im - odd.im};
+        x[part] = (rfft_number){(even_less.re + b.im) - d.im, even_less.im - odd_less};
+        x[3 * part] =
+            (rfft_number){(even_less.re + d.im) - b.im, even_less.im + odd_less};
+    }
     if (radix == 2) {
         const rfft_number a = out[0], b = out[1];
         out[0] = (rfft_number){a.re + b.re, a.im + b.im};
         out[1] = (rfft_number){a.re - b.re, a.im - b.im};
     }
-}
-
-static float square(float re, float im) {
-    return re * re + im * im;
 }
 
 /* samples [count]; power [count / 2], without that of half the rate. Numbers k and half -
@@ -104,8 +90,8 @@ static void find_power(rfft *t, const float *samples, float *power) {
         const float low_im = (difference + p.im) * 0.5f;
         const float high_re = ((sum + p.minus) - p.plus) * 0.5f;
         const float high_im = (p.im - difference) * 0.5f;
-        power[k] = square(low_re, low_im);
-        power[half - k] = square(high_re, high_im);
+        power[k] = low_re * low_re + low_im * low_im;
+        power[half - k] = high_re * high_re + high_im * high_im;
     }
 }
 
@@ -168,7 +154,6 @@ static void place(void *argument, block_layout *block) {
 
 shoal_status sh_fbank_create(shoal_context *context, const shoal_fbank_options *options,
                              fbank **made) {
-    const double turn = 6.283185307179586476925286766559;
     *made = NULL;
     fbank sized = {.context = context,
                    .bands = sh_fbank_bands(options),
@@ -186,7 +171,7 @@ shoal_status sh_fbank_create(shoal_context *context, const shoal_fbank_options *
     if (!f)
         return SHOAL_NO_MEMORY;
     *f = sized;
-    const double angle = turn / (f->sizes.window - 1);
+    const double angle = 2 * pi / (f->sizes.window - 1);
     for (int i = 0; i < f->sizes.window; i++)
         f->window[i] = (float)pow(0.5 - 0.5 * cos(angle * i), 0.85);
     for (int band = 0; band < f->bands; band++) {
@@ -210,7 +195,12 @@ shoal_status sh_fbank_create(shoal_context *context, const shoal_fbank_options *
         }
         f->ranges[band] = range;
     }
-    begin_transform(f->transform, f->sizes.transform);
+    rfft *t = f->transform;
+    t->half = f->sizes.transform / 2;
+    for (int i = 0; i < t->half; i++)
+        t->turns[i] = turn(-2 * pi * i / t->half);
+    for (int i = 0; i < t->half / 2; i++)
+        t->parts[i] = turn(-pi * ((double)(i + 1) / t->half + 0.5));
     *made = f;
     return SHOAL_OK;
 }
@@ -229,50 +219,39 @@ int64_t shoal_fbank_frames(const shoal_fbank_options *options, int64_t samples) 
     return samples < sizes.window ? 0 : 1 + (samples - sizes.window) / sizes.shift;
 }
 
-/* Reflected at both ends, as often as it takes. */
-static int64_t reflect(int64_t index, int64_t count) {
-    while (index < 0 || index >= count)
-        index = index < 0 ? -index - 1 : 2 * count - 1 - index;
-    return index;
-}
-
-/* Every sum in float32 and in this order, as the package has it. */
-static void take_frame(fbank *f, const float *samples, int64_t count, int64_t begin) {
-    const int window = f->sizes.window;
-    float *frame = f->frame, sum = 0;
-    for (int i = 0; i < window; i++) {
-        frame[i] = 32768 * samples[reflect(begin + i, count)];
-        sum += frame[i];
-    }
-    const float mean = sum / (float)window;
-    for (int i = 0; i < window; i++)
-        frame[i] -= mean;
-    for (int i = window - 1; i > 0; i--)
-        frame[i] = (frame[i] - 0.97f * frame[i - 1]) * f->window[i];
-    frame[0] = (frame[0] - 0.97f * frame[0]) * f->window[0];
-    memset(frame + window, 0, (size_t)(f->sizes.transform - window) * sizeof *frame);
-}
-
-static void write_bands(const fbank *f, float *out) {
-    for (int band = 0; band < f->bands; band++) {
-        const band_range range = f->ranges[band];
-        const float *weights = f->weights + band * f->bins + range.first;
-        float sum = 0;
-        for (int i = 0; i < range.count; i++)
-            sum += weights[i] * f->power[range.first + i];
-        out[band] = logf(sum > FLT_EPSILON ? sum : FLT_EPSILON);
-    }
-}
-
 void sh_fbank_compute(fbank *f, const float *samples, int64_t count, float *out) {
     const shoal_fbank_options options = {.centred = f->centred, .rate = f->rate};
     const frame_sizes sizes = f->sizes;
+    const int window = sizes.window;
     const int64_t frames = shoal_fbank_frames(&options, count);
-    const int64_t first = f->centred ? sizes.shift / 2 - sizes.window / 2 : 0;
-    for (int64_t i = 0; i < frames; i++) {
-        take_frame(f, samples, count, first + i * sizes.shift);
-        find_power(f->transform, f->frame, f->power);
-        write_bands(f, out + i * f->bands);
+    const int64_t first = f->centred ? sizes.shift / 2 - window / 2 : 0;
+    for (int64_t row = 0; row < frames; row++, out += f->bands) {
+        /* Every sum in float32 and in this order, as the package has it. */
+        float *frame = f->frame, total = 0;
+        for (int i = 0; i < window; i++) {
+            int64_t at = first + row * sizes.shift + i;
+            while (at < 0 ||
+                   at >= count) /* reflected at both ends, as often as it takes */
+                at = at < 0 ? -at - 1 : 2 * count - 1 - at;
+            frame[i] = 32768 * samples[at];
+            total += frame[i];
+        }
+        const float mean = total / (float)window;
+        for (int i = 0; i < window; i++)
+            frame[i] -= mean;
+        for (int i = window - 1; i > 0; i--)
+            frame[i] = (frame[i] - 0.97f * frame[i - 1]) * f->window[i];
+        frame[0] = (frame[0] - 0.97f * frame[0]) * f->window[0];
+        memset(frame + window, 0, (size_t)(sizes.transform - window) * sizeof *frame);
+        find_power(f->transform, frame, f->power);
+        for (int band = 0; band < f->bands; band++) {
+            const band_range range = f->ranges[band];
+            const float *weights = f->weights + band * f->bins + range.first;
+            float sum = 0;
+            for (int i = 0; i < range.count; i++)
+                sum += weights[i] * f->power[range.first + i];
+            out[band] = logf(sum > FLT_EPSILON ? sum : FLT_EPSILON);
+        }
     }
 }
 
@@ -283,9 +262,7 @@ shoal_status shoal_fbank(shoal_context *context, const shoal_fbank_options *opti
         (shoal_fbank_frames(options, count) > 0 && !features))
         return sh_fail(context, SHOAL_INVALID,
                        "context, samples or features is NULL, or count is negative");
-    const shoal_status status = sh_fbank_create(context, options, &f);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_fbank_create(context, options, &f));
     sh_fbank_compute(f, samples, count, features);
     sh_fbank_destroy(f);
     return SHOAL_OK;

@@ -129,13 +129,6 @@ typedef struct {
     float lowest;
 } window;
 
-/* Sample `index` of the 30 s with zeros after the recording, reflected at both ends. */
-static float sample_at(const window *w, int64_t index) {
-    index = index < 0 ? -index : index;
-    index = index >= MEL_SAMPLES ? 2 * (int64_t)MEL_SAMPLES - 2 - index : index;
-    return index < w->count ? w->samples[index] : 0.0f;
-}
-
 /* Of two numbers; fmaxf is a call, as it has to look for NaN. */
 static float larger(float a, float b) {
     return a > b ? a : b;
@@ -155,13 +148,15 @@ static void frames_task(void *shared, int64_t task, int thread) {
             continue;
         }
         const float *hann = w->features->hann;
-        if (begin >= 0 && begin + MEL_FFT <= w->count) {
+        if (begin >= 0 && begin + MEL_FFT <= w->count)
             for (int k = 0; k < MEL_FFT; k++)
                 frame[k] = w->samples[begin + k] * hann[k];
-        } else {
-            for (int k = 0; k < MEL_FFT; k++)
-                frame[k] = sample_at(w, begin + k) * hann[k];
-        }
+        else /* zeros after the recording, and the 30 s reflected at both ends */
+            for (int k = 0; k < MEL_FFT; k++) {
+                int64_t at = begin + k < 0 ? -begin - k : begin + k;
+                at = at >= MEL_SAMPLES ? 2 * (int64_t)MEL_SAMPLES - 2 - at : at;
+                frame[k] = (at < w->count ? w->samples[at] : 0.0f) * hann[k];
+            }
         kiss_fftr(transform_of(features, thread), frame, spectrum);
         for (int bin = 0; bin < MEL_BINS; bin++)
             frame[bin] = spectrum[bin].r * spectrum[bin].r +

@@ -124,10 +124,10 @@ static kiss_fftr_cfg transform_of(const speech_detector *d, int thread) {
     return (kiss_fftr_cfg)(void *)(d->transforms + (size_t)thread * d->transform_size);
 }
 
-static const noise_block unknown_noise = {.floor = {INFINITY, INFINITY, INFINITY,
-                                                    INFINITY, INFINITY, INFINITY,
-                                                    INFINITY, INFINITY},
-                                          .level = -INFINITY};
+#define NONE INFINITY
+static const noise_block unknown_noise = {{NONE, NONE, NONE, NONE, NONE, NONE, NONE,
+                                           NONE},
+                                          -INFINITY};
 
 shoal_status sh_detector_create(shoal_context *context, speech_detector **made) {
     const double turn = 6.283185307179586476925286766559;
@@ -217,14 +217,8 @@ static bool average(const speech_detector *d, int frame, int around, float *powe
     return sound;
 }
 
-enum {
-    FAST = 2,
-    SLOW = 5,
-    WIDE = 10,
-    LAG = 5,
-    HELD = 15
-}; /* frames on each side, or
-                                                               apart */
+/* Frames on each side, or apart. */
+enum { FAST = 2, SLOW = 5, WIDE = 10, LAG = 5, HELD = 15 };
 
 static void find_noise(speech_detector *d) {
     const int blocks = (d->count + BLOCK - 1) / BLOCK;
@@ -246,32 +240,29 @@ static void find_noise(speech_detector *d) {
     }
 }
 
-/* What a block's noise is, by the blocks around it. */
-static noise_block noise_around(const speech_detector *d, int block) {
-    const int blocks = (d->count + BLOCK - 1) / BLOCK;
-    noise_block noise = unknown_noise;
-    for (int at = block - BEHIND; at <= block + AHEAD && at < blocks; at++) {
-        const noise_block *one = at < 0 ? &d->before[BEHIND + at] : &d->blocks[at];
-        noise.level = fmaxf(noise.level, one->level);
-        for (int band = 0; band < BANDS; band++)
-            noise.floor[band] = fminf(noise.floor[band], one->floor[band]);
-    }
-    const float least = fmaxf(noise.level - FAR_BELOW, LOWEST_NOISE);
-    for (int band = 0; band < BANDS; band++)
-        if (!(noise.floor[band] > least && isfinite(noise.floor[band])))
-            noise.floor[band] = least;
-    return noise;
-}
-
 /* ---- Activity ------------------------------------------------------------------- */
 
 /* Frames that rise enough, or that rise a little together with those around them. */
 static void find_active(speech_detector *d) {
+    const int blocks = (d->count + BLOCK - 1) / BLOCK;
     noise_block noise = unknown_noise;
     double sum = 0;
     for (int frame = 0; frame < d->count; frame++) {
-        if (frame % BLOCK == 0)
-            noise = noise_around(d, frame / BLOCK);
+        if (frame % BLOCK == 0) { /* what the block's noise is, by the blocks around it */
+            const int block = frame / BLOCK;
+            noise = unknown_noise;
+            for (int at = block - BEHIND; at <= block + AHEAD && at < blocks; at++) {
+                const noise_block *one = at < 0 ? &d->before[BEHIND + at]
+                                                : &d->blocks[at];
+                noise.level = fmaxf(noise.level, one->level);
+                for (int band = 0; band < BANDS; band++)
+                    noise.floor[band] = fminf(noise.floor[band], one->floor[band]);
+            }
+            const float least = fmaxf(noise.level - FAR_BELOW, LOWEST_NOISE);
+            for (int band = 0; band < BANDS; band++)
+                if (!(noise.floor[band] > least && isfinite(noise.floor[band])))
+                    noise.floor[band] = least;
+        }
         float rises = 0; /* how far the frame rises above the noise, dB */
         for (int band = 0; band < BANDS; band++) {
             const float rise = d->smooth[frame][band] - noise.floor[band] - RISE;
@@ -289,115 +280,78 @@ static void find_active(speech_detector *d) {
     }
 }
 
-/* The sum of three frames' shapes. */
-static void shape_at(const speech_detector *d, int frame, float *shape) {
-    const sound_frame *at = &d->frames[frame];
-    for (int i = 0; i < SHAPE; i++)
-        shape[i] = at[-1].shape[i] + at[0].shape[i] + at[1].shape[i];
-}
-
-static float dot(const float *a, const float *b) {
-    float sum = 0;
-    for (int i = 0; i < SHAPE; i++)
-        sum += a[i] * b[i];
-    return sum;
-}
-
-/* Whether the spectrum around a frame has the shape that it had 50 ms before, or has
-   50 ms later. */
+/* Whether the spectrum around a frame, the sum of three, has the shape that it had 50 ms
+   before, or has 50 ms later. */
 static void find_still(speech_detector *d) {
-    float now[SHAPE], later[SHAPE];
     memset(d->still, 0, (size_t)d->count * sizeof *d->still);
     for (int frame = 1; frame + LAG + 1 < d->count; frame++) {
         if (d->level[frame] < NOTHING_BELOW || d->level[frame + LAG] < NOTHING_BELOW)
             continue;
-        shape_at(d, frame, now);
-        shape_at(d, frame + LAG, later);
-        if (dot(now, later) >
-            (1 - STILL_BELOW) * sqrtf(dot(now, now) * dot(later, later)))
+        const sound_frame *now = &d->frames[frame], *later = now + LAG;
+        float both = 0, before = 0, after = 0;
+        for (int i = 0; i < SHAPE; i++) {
+            const float a = now[-1].shape[i] + now[0].shape[i] + now[1].shape[i];
+            const float b = later[-1].shape[i] + later[0].shape[i] + later[1].shape[i];
+            both += a * b;
+            before += a * a;
+            after += b * b;
+        }
+        if (both > (1 - STILL_BELOW) * sqrtf(before * after))
             d->still[frame] = d->still[frame + LAG] = true;
     }
 }
 
-/* Sums of the HELD frames before one and of those from it on. */
-typedef struct {
-    double before[SHAPE], after[SHAPE];
-} shape_sums;
-
-static bool sums_alike(const shape_sums *sums) {
-    double both = 0, before = 0, after = 0;
-    for (int i = 0; i < SHAPE; i++) {
-        both += sums->before[i] * sums->after[i];
-        before += sums->before[i] * sums->before[i];
-        after += sums->after[i] * sums->after[i];
-    }
-    return both > (1 - (double)STILL_BELOW) * sqrt(before * after);
-}
-
 /* Stretches of twice HELD frames whose halves have the same shape. */
 static void find_held(speech_detector *d) {
-    shape_sums sums = {{0}, {0}};
+    /* Sums of the HELD frames before one and of those from it on. */
+    double left[SHAPE] = {0}, right[SHAPE] = {0};
     memset(d->held, 0, (size_t)d->count * sizeof *d->held);
     for (int frame = 0; frame < 2 * HELD && 2 * HELD <= d->count; frame++)
         for (int i = 0; i < SHAPE; i++)
-            (frame < HELD ? sums.before : sums.after)[i] +=
-                (double)d->frames[frame].shape[i];
+            (frame < HELD ? left : right)[i] += (double)d->frames[frame].shape[i];
     for (int frame = HELD; frame + HELD <= d->count; frame++) {
-        if (frame > HELD) {
-            for (int i = 0; i < SHAPE; i++) {
+        double both = 0, before = 0, after = 0;
+        for (int i = 0; i < SHAPE; i++) {
+            if (frame > HELD) {
                 const double middle = (double)d->frames[frame - 1].shape[i];
-                sums.before[i] += middle - (double)d->frames[frame - 1 - HELD].shape[i];
-                sums.after[i] += (double)d->frames[frame - 1 + HELD].shape[i] - middle;
+                left[i] += middle - (double)d->frames[frame - 1 - HELD].shape[i];
+                right[i] += (double)d->frames[frame - 1 + HELD].shape[i] - middle;
             }
+            both += left[i] * right[i];
+            before += left[i] * left[i];
+            after += right[i] * right[i];
         }
-        if (d->level[frame] >= NOTHING_BELOW && sums_alike(&sums))
+        if (d->level[frame] >= NOTHING_BELOW &&
+            both > (1 - (double)STILL_BELOW) * sqrt(before * after))
             memset(d->held + frame - HELD, true, 2 * HELD * sizeof *d->held);
     }
 }
 
 /* ---- Runs ----------------------------------------------------------------------- */
 
-/* A click is loud in few frames, and makes those around it lively. */
-static bool is_click(const speech_detector *d, const sound_run *run) {
-    int loud = 0;
-    for (int frame = run->begin; frame < run->end; frame++)
-        loud += d->rise[frame] > ACTIVE_ABOVE;
-    return loud < CLICK && run->end - run->begin < SHORT;
-}
-
-static void end_run(speech_detector *d, const sound_run *run) {
-    if (run->begin < run->end && !is_click(d, run))
-        d->runs[d->run_count++] = *run;
-}
-
 static void find_runs(speech_detector *d) {
     sound_run run = {0};
     d->run_count = 0;
-    for (int frame = 0; frame < d->count; frame++) {
-        if (!d->active[frame])
+    for (int frame = 0; frame <= d->count; frame++) {
+        const bool over = frame == d->count;
+        if (!over && !d->active[frame])
             continue;
-        if (run.end == 0 || frame - run.end >= BRIDGED) {
-            end_run(d, &run);
+        if (over || run.end == 0 || frame - run.end >= BRIDGED) {
+            /* A click is loud in few frames, and makes those around it lively. */
+            int loud = 0;
+            for (int at = run.begin; at < run.end; at++)
+                loud += d->rise[at] > ACTIVE_ABOVE;
+            if (run.begin < run.end && (loud >= CLICK || run.end - run.begin >= SHORT))
+                d->runs[d->run_count++] = run;
             run.begin = frame;
         }
         run.end = frame + 1;
     }
-    end_run(d, &run);
 }
 
 static int compare_floats(const void *a, const void *b) {
     const float left = *(const float *)a, right = *(const float *)b;
     return (left > right) - (left < right);
-}
-
-/* An engine, a fan, or hiss that was switched on: as loud all the time. */
-static bool is_steady(speech_detector *d, sound_run run) {
-    const int count = run.end - run.begin;
-    if (count < 2 * JUDGED)
-        return false;
-    memcpy(d->sorted, d->level + run.begin, (size_t)count * sizeof *d->sorted);
-    qsort(d->sorted, (size_t)count, sizeof *d->sorted, compare_floats);
-    return d->sorted[count * 9 / 10] - d->sorted[count / 10] < STEADY_BELOW;
 }
 
 /* Tones stand still between their beginnings; voices never do. A short run is judged
@@ -421,13 +375,20 @@ static bool is_speech(speech_detector *d, sound_run *run, sound_memory before) {
         now.heard += part;
     }
     run->after = now;
-    return now.still <= MOST_STILL * now.heard && now.held <= MOST_HELD * now.heard &&
-           !is_steady(d, *run);
+    if (now.still > MOST_STILL * now.heard || now.held > MOST_HELD * now.heard)
+        return false;
+    /* An engine, a fan, or hiss that was switched on: as loud all the time. */
+    const int count = run->end - run->begin;
+    if (count < 2 * JUDGED)
+        return true;
+    memcpy(d->sorted, d->level + run->begin, (size_t)count * sizeof *d->sorted);
+    qsort(d->sorted, (size_t)count, sizeof *d->sorted, compare_floats);
+    return !(d->sorted[count * 9 / 10] - d->sorted[count / 10] < STEADY_BELOW);
 }
 
-static void judge(speech_detector *d) {
+static void keep_speech(speech_detector *d) {
     sound_memory before = d->memory;
-    d->stretch_count = 0;
+    d->stretch_count = d->voice_count = 0;
     for (int i = 0; i < d->run_count; i++)
         for (int at = d->runs[i].begin; at < d->runs[i].end;) {
             /* Judged by the stretch, the last of which is up to twice as long. */
@@ -439,24 +400,14 @@ static void judge(speech_detector *d) {
             d->stretches[d->stretch_count++] = part;
             at = part.end;
         }
-}
-
-/* A stretch of speech, or one among such: a vowel that is held, not a tune. */
-static bool is_kept(const speech_detector *d, int index) {
-    const sound_run *one = &d->stretches[index];
-    const bool left = index > 0 && one->begin - one[-1].end < LONG_PAUSE;
-    const bool right = index + 1 < d->stretch_count &&
-                       one[1].begin - one->end < LONG_PAUSE;
-    return one->speech ||
-           ((left || right) && (!left || one[-1].speech) && (!right || one[1].speech));
-}
-
-static void keep_speech(speech_detector *d) {
-    judge(d);
-    d->voice_count = 0;
+    /* Stretches of speech, and those among such: a vowel that is held, not a tune. */
     for (int i = 0; i < d->stretch_count; i++) {
         const sound_run *one = &d->stretches[i];
-        if (!is_kept(d, i))
+        const bool left = i > 0 && one->begin - one[-1].end < LONG_PAUSE;
+        const bool right = i + 1 < d->stretch_count &&
+                           one[1].begin - one->end < LONG_PAUSE;
+        if (!one->speech &&
+            ((!left && !right) || (left && !one[-1].speech) || (right && !one[1].speech)))
             continue;
         if (d->voice_count > 0 && d->voices[d->voice_count - 1].end == one->begin)
             d->voices[d->voice_count - 1].end = one->end;
@@ -478,44 +429,36 @@ static int end_behind(const speech_detector *d, int run) {
     return d->voices[run].end + (pause < 2 * PAD ? pause / 2 : PAD);
 }
 
-/* The latest pause between phrases in the second half, or the longest of the last two
-   thirds, or of all; -1: none. */
-static int choose_pause(const speech_detector *d, int runs, int most) {
-    int longest = -1, phrase = -1;
-    for (int run = 0; run < runs && end_behind(d, run) <= most; run++) {
+/* The end, in frames, of a piece of at most so many that begins with the first run; 0
+   where `phrase` asks for a pause between phrases and there is none. */
+static int find_end(const speech_detector *d, bool last, int most, bool phrase) {
+    int all = 0, longest = -1, between = -1;
+    while (all + 1 < d->voice_count && pause_after(d, all) < LONG_PAUSE)
+        all++;
+    const bool open = all + 1 == d->voice_count && !last &&
+                      pause_after(d, all) < LONG_PAUSE;
+    if (!open && end_behind(d, all) <= most)
+        return end_behind(d, all);
+    /* The latest pause between phrases in the second half, or the longest of the last two
+       thirds, or of all; -1: none. */
+    for (int run = 0; run < all + !open && end_behind(d, run) <= most; run++) {
         const int pause = pause_after(d, run);
         if (longest < 0 || pause >= pause_after(d, longest) ||
             d->voices[longest].end < most / 3)
             longest = run;
         if (pause >= GOOD_PAUSE && d->voices[run].end > most / 2)
-            phrase = run;
+            between = run;
     }
-    return phrase >= 0 ? phrase : longest;
-}
-
-/* Somebody who makes no pause. */
-static int quietest_frame(const speech_detector *d, int begin, int end) {
-    int quietest = begin;
-    for (int frame = begin; frame < end; frame++)
+    const int cut = between >= 0 ? between : longest;
+    if (phrase)
+        return cut >= 0 && pause_after(d, cut) >= GOOD_PAUSE ? end_behind(d, cut) : 0;
+    if (cut >= 0)
+        return end_behind(d, cut);
+    int quietest = most * 2 / 3; /* somebody who makes no pause */
+    for (int frame = quietest; frame < most; frame++)
         if (d->level[frame] < d->level[quietest])
             quietest = frame;
     return quietest;
-}
-
-/* The end, in frames, of a piece of at most so many that begins with the first run; 0
-   where `phrase` asks for a pause between phrases and there is none. */
-static int find_end(const speech_detector *d, bool last, int most, bool phrase) {
-    int run = 0;
-    while (run + 1 < d->voice_count && pause_after(d, run) < LONG_PAUSE)
-        run++;
-    const bool open = run + 1 == d->voice_count && !last &&
-                      pause_after(d, run) < LONG_PAUSE;
-    if (!open && end_behind(d, run) <= most)
-        return end_behind(d, run);
-    run = choose_pause(d, open ? run : run + 1, most);
-    if (phrase)
-        return run >= 0 && pause_after(d, run) >= GOOD_PAUSE ? end_behind(d, run) : 0;
-    return run >= 0 ? end_behind(d, run) : quietest_frame(d, most * 2 / 3, most);
 }
 
 static int64_t sample_at(const speech_detector *d, int frame, int64_t count) {
@@ -622,39 +565,31 @@ int64_t sh_packer_passed(const window_packer *p) {
     return p->at;
 }
 
-/* Looks at what comes next in the recording; *more: something may still be added. */
-static shoal_status look(window_packer *p, packed_window *window, bool *more) {
-    const float *sound;
-    int64_t got = 0;
-    sound_piece piece;
-    const shoal_status status = sh_recording_window(p->stream, p->at, &sound, &got);
-    *more = status == SHOAL_OK && got > 0;
-    if (!*more)
-        return status;
-    switch (sh_detector_within(p->detector, p->at, sound, got,
-                               PIECE_MOST - window->samples, &piece)) {
-    case PIECE_FOUND:
-        memcpy(p->samples + window->samples, sound + (piece.begin - p->at),
-               (size_t)(piece.end - piece.begin) * sizeof *p->samples);
-        window->samples += piece.end - piece.begin;
-        window->pieces[window->count++] = piece;
-        p->at = piece.end;
-        break;
-    case PIECE_NONE: p->at = piece.end; break;
-    case PIECE_TOO_LONG: *more = false; break;
-    }
-    return SHOAL_OK;
-}
-
 shoal_status sh_packer_next(window_packer *p, packed_window *window,
                             const float **samples) {
-    shoal_status status = SHOAL_OK;
     *window = (packed_window){.count = 0};
     *samples = p->samples;
-    for (bool more = true; more && status == SHOAL_OK && window->count < WINDOW_PIECES &&
-                           window->samples <= ALMOST_FULL;)
-        status = look(p, window, &more);
-    return status;
+    while (window->count < WINDOW_PIECES && window->samples <= ALMOST_FULL) {
+        const float *sound;
+        int64_t got = 0;
+        sound_piece piece;
+        TRY(sh_recording_window(p->stream, p->at, &sound, &got));
+        if (got == 0)
+            break;
+        const piece_found found = sh_detector_within(p->detector, p->at, sound, got,
+                                                     PIECE_MOST - window->samples,
+                                                     &piece);
+        if (found == PIECE_TOO_LONG)
+            break;
+        if (found == PIECE_FOUND) {
+            memcpy(p->samples + window->samples, sound + (piece.begin - p->at),
+                   (size_t)(piece.end - piece.begin) * sizeof *p->samples);
+            window->samples += piece.end - piece.begin;
+            window->pieces[window->count++] = piece;
+        }
+        p->at = piece.end;
+    }
+    return SHOAL_OK;
 }
 
 /* ---- Times ---------------------------------------------------------------------- */

@@ -13,10 +13,35 @@
 
 /* ---- config.json ------------------------------------------------------------------ */
 
-/* Refuses settings that need other arithmetic than this code has. */
-static shoal_status check_variant(shoal_context *context, const char *label,
-                                  const json_t *root, const whisper_sizes *sizes,
-                                  const int32_t feed_forward[2]) {
+static shoal_status read_config(shoal_context *context, const char *label,
+                                const json_t *root, whisper_sizes *sizes) {
+    int32_t feed_forward[2];
+    const struct {
+        const char *key;
+        int32_t *size;
+    } fields[] = {{"vocab_size", &sizes->vocabulary},
+                  {"max_source_positions", &sizes->audio_positions},
+                  {"d_model", &sizes->audio_width},
+                  {"encoder_attention_heads", &sizes->audio_heads},
+                  {"encoder_layers", &sizes->audio_layers},
+                  {"max_target_positions", &sizes->text_positions},
+                  {"d_model", &sizes->text_width},
+                  {"decoder_attention_heads", &sizes->text_heads},
+                  {"decoder_layers", &sizes->text_layers},
+                  {"num_mel_bins", &sizes->mels},
+                  {"encoder_ffn_dim", &feed_forward[0]},
+                  {"decoder_ffn_dim", &feed_forward[1]}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const json_t *value = json_object_get(root, fields[i].key);
+        const json_int_t number = json_integer_value(value);
+        if (!json_is_integer(value) || number < 0 || number > INT32_MAX)
+            return sh_fail(context, SHOAL_BAD_FILE,
+                           "%s: '%s' should be there, as a whole number", label,
+                           fields[i].key);
+        *fields[i].size = (int32_t)number;
+    }
+    TRY(sh_whisper_sizes_check(context, label, sizes));
+    /* Refuses settings that need other arithmetic than this code has. */
     const char *type = json_string_value(json_object_get(root, "model_type"));
     const json_t *activation = json_object_get(root, "activation_function");
     const char *name = json_string_value(activation);
@@ -30,54 +55,18 @@ static shoal_status check_variant(shoal_context *context, const char *label,
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: scale_embedding is true, which no published model has",
                        label);
-    for (int i = 0; i < 2; i++)
-        if (feed_forward[i] != 4 * (int64_t)sizes->audio_width)
-            return sh_fail(context, SHOAL_BAD_FILE,
-                           "%s: its feed-forward layers are not 4 times d_model", label);
+    const int64_t wide = 4 * (int64_t)sizes->audio_width;
+    if (feed_forward[0] != wide || feed_forward[1] != wide)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: its feed-forward layers are not 4 times d_model", label);
     return SHOAL_OK;
-}
-
-static shoal_status read_config(shoal_context *context, const char *label,
-                                const json_t *root, whisper_sizes *sizes) {
-    int32_t feed_forward[2];
-    const struct {
-        const char *key;
-        int32_t *size;
-    } fields[] = {
-        {"vocab_size", &sizes->vocabulary},
-        {"max_source_positions", &sizes->audio_positions},
-        {"d_model", &sizes->audio_width},
-        {"encoder_attention_heads", &sizes->audio_heads},
-        {"encoder_layers", &sizes->audio_layers},
-        {"max_target_positions", &sizes->text_positions},
-        {"d_model", &sizes->text_width},
-        {"decoder_attention_heads", &sizes->text_heads},
-        {"decoder_layers", &sizes->text_layers},
-        {"num_mel_bins", &sizes->mels},
-        {"encoder_ffn_dim", &feed_forward[0]},
-        {"decoder_ffn_dim", &feed_forward[1]},
-    };
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        const json_t *value = json_object_get(root, fields[i].key);
-        const json_int_t number = json_integer_value(value);
-        if (!json_is_integer(value) || number < 0 || number > INT32_MAX)
-            return sh_fail(context, SHOAL_BAD_FILE,
-                           "%s: '%s' should be there, as a whole number", label,
-                           fields[i].key);
-        *fields[i].size = (int32_t)number;
-    }
-    shoal_status status = sh_whisper_sizes_check(context, label, sizes);
-    return status == SHOAL_OK ? check_variant(context, label, root, sizes, feed_forward)
-                              : status;
 }
 
 shoal_status sh_hf_parse_config(shoal_context *context, const char *label,
                                 const char *text, size_t size, whisper_sizes *sizes) {
     json_t *root;
-    shoal_status status = sh_json_object_parse(context, label, text, size, &root);
-    if (status != SHOAL_OK)
-        return status;
-    status = read_config(context, label, root, sizes);
+    TRY(sh_json_object_parse(context, label, text, size, &root));
+    const shoal_status status = read_config(context, label, root, sizes);
     json_decref(root);
     return status;
 }
@@ -88,30 +77,27 @@ typedef struct {
     const char *theirs, *ours;
 } renaming;
 
-static const renaming outside_layers[] = {
-    {"encoder.embed_positions.weight", "encoder.positional_embedding"},
-    {"encoder.layer_norm.", "encoder.ln_post."},
-    {"encoder.conv", "encoder.conv"},
-    {"decoder.embed_tokens.weight", "decoder.token_embedding.weight"},
-    {"decoder.embed_positions.weight", "decoder.positional_embedding"},
-    {"decoder.layer_norm.", "decoder.ln."},
-};
+static const renaming outside_layers[] =
+    {{"encoder.embed_positions.weight", "encoder.positional_embedding"},
+     {"encoder.layer_norm.", "encoder.ln_post."},
+     {"encoder.conv", "encoder.conv"},
+     {"decoder.embed_tokens.weight", "decoder.token_embedding.weight"},
+     {"decoder.embed_positions.weight", "decoder.positional_embedding"},
+     {"decoder.layer_norm.", "decoder.ln."}};
 
-static const renaming inside_layers[] = {
-    {"self_attn.q_proj.", "attn.query."},
-    {"self_attn.k_proj.", "attn.key."},
-    {"self_attn.v_proj.", "attn.value."},
-    {"self_attn.out_proj.", "attn.out."},
-    {"self_attn_layer_norm.", "attn_ln."},
-    {"encoder_attn.q_proj.", "cross_attn.query."},
-    {"encoder_attn.k_proj.", "cross_attn.key."},
-    {"encoder_attn.v_proj.", "cross_attn.value."},
-    {"encoder_attn.out_proj.", "cross_attn.out."},
-    {"encoder_attn_layer_norm.", "cross_attn_ln."},
-    {"fc1.", "mlp.0."},
-    {"fc2.", "mlp.2."},
-    {"final_layer_norm.", "mlp_ln."},
-};
+static const renaming inside_layers[] = {{"self_attn.q_proj.", "attn.query."},
+                                         {"self_attn.k_proj.", "attn.key."},
+                                         {"self_attn.v_proj.", "attn.value."},
+                                         {"self_attn.out_proj.", "attn.out."},
+                                         {"self_attn_layer_norm.", "attn_ln."},
+                                         {"encoder_attn.q_proj.", "cross_attn.query."},
+                                         {"encoder_attn.k_proj.", "cross_attn.key."},
+                                         {"encoder_attn.v_proj.", "cross_attn.value."},
+                                         {"encoder_attn.out_proj.", "cross_attn.out."},
+                                         {"encoder_attn_layer_norm.", "cross_attn_ln."},
+                                         {"fc1.", "mlp.0."},
+                                         {"fc2.", "mlp.2."},
+                                         {"final_layer_norm.", "mlp_ln."}};
 
 /* Replaces the beginning of `name` by the table's row that fits, after `prefix`. */
 static bool rename_start(const renaming *rows, size_t count, const char *prefix,
@@ -180,14 +166,13 @@ static shoal_status check_special(shoal_context *context, const char *label,
     const struct {
         const char *name;
         int32_t id;
-    } specials[] = {
-        {"<|endoftext|>", t->end_of_text}, {"<|startoftranscript|>", t->start},
-        {"<|en|>", t->first_language},     {"<|translate|>", t->translate},
-        {"<|transcribe|>", t->transcribe}, {"<|startoflm|>", t->start_lm},
-        {"<|startofprev|>", t->previous},  {"<|nospeech|>", t->no_speech},
-        {"<|nocaptions|>", t->no_speech},  {"<|notimestamps|>", t->no_timestamps},
-        {"<|0.00|>", t->first_timestamp},
-    };
+    } specials[] =
+        {{"<|endoftext|>", t->end_of_text}, {"<|startoftranscript|>", t->start},
+         {"<|en|>", t->first_language},     {"<|translate|>", t->translate},
+         {"<|transcribe|>", t->transcribe}, {"<|startoflm|>", t->start_lm},
+         {"<|startofprev|>", t->previous},  {"<|nospeech|>", t->no_speech},
+         {"<|nocaptions|>", t->no_speech},  {"<|notimestamps|>", t->no_timestamps},
+         {"<|0.00|>", t->first_timestamp}};
     for (size_t i = 0; i < sizeof specials / sizeof *specials; i++)
         if (strcmp(name, specials[i].name) == 0 &&
             !(json_is_integer(value) && json_integer_value(value) == specials[i].id))
@@ -199,35 +184,31 @@ static shoal_status check_special(shoal_context *context, const char *label,
 
 shoal_status sh_hf_check_added(shoal_context *context, const char *label,
                                const json_t *root, tokens *t) {
-    shoal_status status = SHOAL_OK;
     json_t *object = (json_t *)(uintptr_t)root; /* jansson iterates over non-const only */
     void *i = json_object_iter(object);
-    for (; i && status == SHOAL_OK; i = json_object_iter_next(object, i))
-        status = check_special(context, label, t, json_object_iter_key(i),
-                               json_object_iter_value(i));
-    return status;
+    for (; i; i = json_object_iter_next(object, i))
+        TRY(check_special(context, label, t, json_object_iter_key(i),
+                          json_object_iter_value(i)));
+    return SHOAL_OK;
 }
 
 shoal_status sh_hf_check_tokenizer(shoal_context *context, const char *label,
                                    const json_t *root, tokens *t) {
     const json_t *added = json_object_get(root, "added_tokens");
-    shoal_status status = SHOAL_OK;
-    for (size_t i = 0; i < json_array_size(added) && status == SHOAL_OK; i++) {
+    for (size_t i = 0; i < json_array_size(added); i++) {
         const json_t *token = json_array_get(added, i);
         const char *name = json_string_value(json_object_get(token, "content"));
         if (name)
-            status = check_special(context, label, t, name, json_object_get(token, "id"));
+            TRY(check_special(context, label, t, name, json_object_get(token, "id")));
     }
-    return status;
+    return SHOAL_OK;
 }
 
 /* ---- Suppressed tokens ------------------------------------------------------------ */
 
-typedef bool list_setter(tokens *t, const int32_t *ids, int64_t count);
-
 static shoal_status read_ids(shoal_context *context, const char *label,
                              const json_t *root, const char *key, tokens *t,
-                             list_setter *set) {
+                             bool set(tokens *t, const int32_t *ids, int64_t count)) {
     const json_t *list = json_object_get(root, key);
     int32_t ids[TOKEN_SUPPRESS_MOST];
     size_t count = json_array_size(list);
@@ -248,11 +229,9 @@ static shoal_status read_ids(shoal_context *context, const char *label,
 
 shoal_status sh_hf_read_suppressed(shoal_context *context, const char *label,
                                    const json_t *root, tokens *t) {
-    shoal_status status =
-        read_ids(context, label, root, "suppress_tokens", t, sh_tokens_set_suppressed);
-    return status == SHOAL_OK ? read_ids(context, label, root, "begin_suppress_tokens", t,
-                                         sh_tokens_set_suppressed_first)
-                              : status;
+    TRY(read_ids(context, label, root, "suppress_tokens", t, sh_tokens_set_suppressed));
+    return read_ids(context, label, root, "begin_suppress_tokens", t,
+                    sh_tokens_set_suppressed_first);
 }
 
 /* ---- Vocabulary ------------------------------------------------------------------- */
@@ -262,28 +241,12 @@ shoal_status sh_hf_read_suppressed(shoal_context *context, const char *label,
 
 enum { SPELLINGS = 256 + 68 };
 
-/* Characters up to U+07FF of well-formed UTF-8; anything longer spells no byte. */
-static bool spelled_bytes(const int16_t byte_of[SPELLINGS], const char *text,
-                          unsigned char *bytes, uint32_t *filled) {
-    for (const unsigned char *c = (const unsigned char *)text; *c; c++) {
-        int character = *c;
-        if (*c >= 0xc0 && *c < 0xe0) {
-            character = (*c & 0x1f) << 6 | (c[1] & 0x3f);
-            c++;
-        } else if (*c >= 0x80) {
-            return false;
-        }
-        if (character >= SPELLINGS || byte_of[character] < 0)
-            return false;
-        bytes[(*filled)++] = (unsigned char)byte_of[character];
-    }
-    return true;
-}
-
-/* spellings: [end_of_text], by id. */
-static shoal_status list_tokens(shoal_context *context, const char *label,
-                                json_t *vocabulary, const tokens *t,
-                                const char **spellings) {
+/* spellings: [end_of_text], zeros, for the tokens by id. */
+static shoal_status spell_tokens(shoal_context *context, const char *label,
+                                 json_t *vocabulary, const char **spellings,
+                                 unsigned char *bytes, uint32_t *begin, tokens *t) {
+    int16_t byte_of[SPELLINGS]; /* the byte that a character spells, or -1 */
+    uint32_t filled = 0;
     void *i = json_object_iter(vocabulary);
     for (; i; i = json_object_iter_next(vocabulary, i)) {
         const char *text = json_object_iter_key(i);
@@ -293,22 +256,13 @@ static shoal_status list_tokens(shoal_context *context, const char *label,
             return sh_fail(context, SHOAL_BAD_FILE,
                            "%s: token '%s' should have a number below %d", label,
                            sh_shown(text).text, (int)t->count);
-        if (id >= t->end_of_text)
-            continue;
-        if (spellings[id])
+        if (id < t->end_of_text && spellings[id])
             return sh_fail(context, SHOAL_BAD_FILE,
                            "%s: tokens '%s' and '%s' are both %d", label,
                            sh_shown(spellings[id]).text, sh_shown(text).text, (int)id);
-        spellings[id] = text;
+        if (id < t->end_of_text)
+            spellings[id] = text;
     }
-    return SHOAL_OK;
-}
-
-static shoal_status spell_tokens(shoal_context *context, const char *label,
-                                 const char **spellings, unsigned char *bytes,
-                                 uint32_t *begin, tokens *t) {
-    int16_t byte_of[SPELLINGS]; /* the byte that a character spells, or -1 */
-    uint32_t filled = 0;
     memset(byte_of, -1, sizeof byte_of);
     for (int byte = 0, next = 256; byte < 256; byte++) {
         const bool prints = (byte >= '!' && byte <= '~') ||
@@ -316,13 +270,25 @@ static shoal_status spell_tokens(shoal_context *context, const char *label,
         byte_of[prints ? byte : next++] = (int16_t)byte;
     }
     for (int32_t id = 0; id < t->end_of_text; id++) {
+        const unsigned char *c = (const unsigned char *)spellings[id];
         begin[id] = filled;
-        if (!spellings[id])
+        if (!c)
             return sh_fail(context, SHOAL_BAD_FILE, "%s: token %d is missing", label,
                            (int)id);
-        if (!spelled_bytes(byte_of, spellings[id], bytes, &filled))
-            return sh_fail(context, SHOAL_BAD_FILE, "%s: token %d ('%s') spells no bytes",
-                           label, (int)id, sh_shown(spellings[id]).text);
+        /* Characters up to U+07FF of well-formed UTF-8; anything longer spells no
+           byte. */
+        for (int character; *c; c++) {
+            character = *c < 0x80 ? *c : SPELLINGS;
+            if (*c >= 0xc0 && *c < 0xe0) {
+                character = (*c & 0x1f) << 6 | (c[1] & 0x3f);
+                c++;
+            }
+            if (character >= SPELLINGS || byte_of[character] < 0)
+                return sh_fail(context, SHOAL_BAD_FILE,
+                               "%s: token %d ('%s') spells no bytes", label, (int)id,
+                               sh_shown(spellings[id]).text);
+            bytes[filled++] = (unsigned char)byte_of[character];
+        }
     }
     for (int32_t id = t->end_of_text; id <= t->count; id++)
         begin[id] = filled;
@@ -335,21 +301,16 @@ shoal_status sh_hf_parse_vocabulary(shoal_context *context, const char *label,
                                     const char *text, size_t size, unsigned char *bytes,
                                     uint32_t *begin, tokens *t) {
     json_t *root;
-    shoal_status status = sh_json_object_parse(context, label, text, size, &root);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_json_object_parse(context, label, text, size, &root));
     json_t *inner = json_object_get(json_object_get(root, "model"), "vocab");
-    json_t *vocabulary = json_is_object(inner) ? inner : root;
-    size_t room = (size_t)t->end_of_text * sizeof(char *);
+    const size_t room = (size_t)t->end_of_text * sizeof(char *);
     const char **spellings = sh_allocate(context, room);
+    shoal_status status = SHOAL_NO_MEMORY;
     if (spellings) {
         memset(spellings, 0, room);
-        status = list_tokens(context, label, vocabulary, t, spellings);
-        if (status == SHOAL_OK)
-            status = spell_tokens(context, label, spellings, bytes, begin, t);
+        status = spell_tokens(context, label, json_is_object(inner) ? inner : root,
+                              spellings, bytes, begin, t);
         sh_release(context, spellings);
-    } else {
-        status = SHOAL_NO_MEMORY;
     }
     json_decref(root);
     return status;
@@ -374,21 +335,6 @@ static bool there(folder *f, const char *name) {
     return length > 0 && (size_t)length < sizeof f->name && access(f->name, F_OK) == 0;
 }
 
-typedef shoal_status list_reader(shoal_context *context, const char *label,
-                                 const json_t *root, tokens *t);
-
-static bool read_head(const json_t *pair, const whisper_sizes *sizes,
-                      decoder_head *head) {
-    const json_t *layer = json_array_get(pair, 0), *which = json_array_get(pair, 1);
-    const json_int_t l = json_integer_value(layer), h = json_integer_value(which);
-    if (json_array_size(pair) != 2 || !json_is_integer(layer) ||
-        !json_is_integer(which) || l < 0 || l >= sizes->text_layers || h < 0 ||
-        h >= sizes->text_heads)
-        return false;
-    *head = (decoder_head){(int32_t)l, (int32_t)h};
-    return true;
-}
-
 /* Pairs [layer, head]: as many as the decoder has heads at most. */
 static shoal_status take_heads(folder *f, const json_t *root, whisper_file *file) {
     const whisper_sizes *sizes = &file->sizes;
@@ -398,8 +344,15 @@ static shoal_status take_heads(folder *f, const json_t *root, whisper_file *file
     if (!list || json_is_null(list))
         return SHOAL_OK;
     bool good = json_is_array(list) && count <= FILE_HEADS_MOST && (int64_t)count <= all;
-    for (size_t i = 0; i < count && good; i++)
-        good = read_head(json_array_get(list, i), sizes, &file->alignment[i]);
+    for (size_t i = 0; i < count && good; i++) {
+        const json_t *pair = json_array_get(list, i);
+        const json_t *layer = json_array_get(pair, 0), *head = json_array_get(pair, 1);
+        const json_int_t l = json_integer_value(layer), h = json_integer_value(head);
+        good = json_array_size(pair) == 2 && json_is_integer(layer) &&
+               json_is_integer(head) && l >= 0 && l < sizes->text_layers && h >= 0 &&
+               h < sizes->text_heads;
+        file->alignment[i] = (decoder_head){(int32_t)l, (int32_t)h};
+    }
     if (!good)
         return sh_fail(f->context, SHOAL_BAD_FILE,
                        "%s: 'alignment_heads' should be a short list of [layer, head] of "
@@ -409,53 +362,30 @@ static shoal_status take_heads(folder *f, const json_t *root, whisper_file *file
     return SHOAL_OK;
 }
 
-/* An optional file of special tokens or lists; read NULL: of heads. */
-static shoal_status read_if_there(folder *f, const char *name, list_reader *read,
-                                  whisper_file *file) {
-    json_t *root;
-    if (!there(f, name))
-        return SHOAL_OK;
-    shoal_status status =
-        sh_json_object_read(f->context, f->name, LARGEST_VOCABULARY, &root);
-    if (status != SHOAL_OK)
-        return status;
-    status = read ? read(f->context, f->name, root, &file->tokens)
-                  : take_heads(f, root, file);
-    json_decref(root);
-    return status;
-}
-
 static shoal_status read_vocabulary(folder *f, const file_map *map, whisper_file *file) {
-    struct whisper_source *source = file->source;
-    shoal_status status =
-        sh_hf_parse_vocabulary(f->context, f->name, (const char *)map->bytes, map->size,
-                               source->bytes, source->begin, &file->tokens);
-    if (status != SHOAL_OK)
-        return status;
-    sh_whisper_file_finish_tokens(file);
+    /* Optional files of special tokens or lists; read NULL: of heads. */
     static const struct {
         const char *name;
-        list_reader *read;
+        shoal_status (*read)(shoal_context *, const char *, const json_t *, tokens *);
     } files[] = {{"added_tokens.json", sh_hf_check_added},
                  {"tokenizer.json", sh_hf_check_tokenizer},
                  {"generation_config.json", sh_hf_read_suppressed},
                  {"generation_config.json", NULL}};
-    for (int i = 0; i < 4 && status == SHOAL_OK; i++)
-        status = read_if_there(f, files[i].name, files[i].read, file);
-    return status;
-}
-
-static shoal_status open_vocabulary(folder *f, file_map *map) {
-    if (!there(f, "vocab.json") && !there(f, "tokenizer.json"))
-        return sh_fail(f->context, SHOAL_BAD_FILE,
-                       "%s: has neither vocab.json nor tokenizer.json", f->path);
-    shoal_status status = sh_file_map_open(f->context, f->name, map);
-    if (status == SHOAL_OK && map->size > LARGEST_VOCABULARY) {
-        sh_file_map_close(map);
-        return sh_fail(f->context, SHOAL_BAD_FILE, "%s: is too large for a vocabulary",
-                       f->name);
+    TRY(sh_hf_parse_vocabulary(f->context, f->name, (const char *)map->bytes, map->size,
+                               file->source->bytes, file->source->begin, &file->tokens));
+    sh_whisper_file_finish_tokens(file);
+    for (int i = 0; i < 4; i++) {
+        json_t *root;
+        if (!there(f, files[i].name))
+            continue;
+        TRY(sh_json_object_read(f->context, f->name, LARGEST_VOCABULARY, &root));
+        const shoal_status status =
+            files[i].read ? files[i].read(f->context, f->name, root, &file->tokens)
+                          : take_heads(f, root, file);
+        json_decref(root);
+        TRY(status);
     }
-    return status;
+    return SHOAL_OK;
 }
 
 shoal_status sh_hf_open(shoal_context *context, const char *path, whisper_file **file) {
@@ -467,18 +397,20 @@ shoal_status sh_hf_open(shoal_context *context, const char *path, whisper_file *
     if (!there(&f, "config.json"))
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: is no model folder: it has no config.json", path);
-    shoal_status status = sh_json_object_read(context, f.name, LARGEST_CONFIG, &root);
-    if (status != SHOAL_OK)
-        return status;
-    status = read_config(context, f.name, root, &sizes);
+    TRY(sh_json_object_read(context, f.name, LARGEST_CONFIG, &root));
+    shoal_status status = read_config(context, f.name, root, &sizes);
     json_decref(root);
-    if (status == SHOAL_OK)
-        status = open_vocabulary(&f, &map);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(status);
+    if (!there(&f, "vocab.json") && !there(&f, "tokenizer.json"))
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: has neither vocab.json nor tokenizer.json", path);
+    TRY(sh_file_map_open(context, f.name, &map));
     /* Tokens have no more bytes than the vocabulary's text: its size is that of their
        room. */
-    status = sh_whisper_file_allocate(f.context, &sizes, map.size, file);
+    status = map.size > LARGEST_VOCABULARY
+                 ? sh_fail(context, SHOAL_BAD_FILE, "%s: is too large for a vocabulary",
+                           f.name)
+                 : sh_whisper_file_allocate(context, &sizes, map.size, file);
     if (status == SHOAL_OK)
         status = read_vocabulary(&f, &map, *file);
     if (status == SHOAL_OK)

@@ -21,7 +21,7 @@ static void forbid_listed(float *logits, int32_t vocabulary, const int32_t *list
 }
 
 double sh_log_sum_exp(const float *logits, int count) {
-    float sums[8] = {0}, largest = -INFINITY;
+    float largest = -INFINITY;
     for (int i = 0; i < count; i++)
         largest = logits[i] > largest ? logits[i] : largest;
     if (isinf(largest))
@@ -30,9 +30,8 @@ double sh_log_sum_exp(const float *logits, int count) {
     /* A float sum of at most 1024 numbers loses little; the blocks are added as
        doubles. */
     for (int first = 0; first < count; first += 1024) {
-        const int end = first + 1024 < count ? first + 1024 : count;
-        for (int j = 0; j < 8; j++)
-            sums[j] = 0;
+        const int end = (int)min(first + 1024, count);
+        float sums[8] = {0};
         for (int i = first; i < end; i++)
             if (logits[i] > largest - 40)
                 sums[i % 8] += expf(logits[i] - largest);
@@ -42,38 +41,15 @@ double sh_log_sum_exp(const float *logits, int count) {
     return (double)largest + log(total);
 }
 
-/* Times come in pairs, an end and the next beginning: after one that stands alone only
-   its partner or the end of the text may come, after two only words. */
-static void keep_pairs(const decode_rules *rules, const int32_t *sampled, int count,
-                       float *logits) {
-    const int32_t first = rules->first_timestamp;
-    const bool last_is_time = count >= 1 && sampled[count - 1] >= first;
-    const bool one_before_is_time = count < 2 || sampled[count - 2] >= first;
-    if (last_is_time && one_before_is_time)
-        forbid(logits, first, rules->vocabulary);
-    else if (last_is_time)
-        forbid(logits, 0, rules->end);
-    /* Time goes forward; only the partner of a lone time may repeat it. */
-    for (int i = count - 1; i >= 0; i--)
-        if (sampled[i] >= first) {
-            const bool partner = last_is_time && !one_before_is_time;
-            forbid(logits, first, (int64_t)sampled[i] + !partner);
-            break;
-        }
-}
-
-/* Whether a symbol that will be left out is likelier than the end. */
-static bool a_symbol_wins(const decode_rules *rules, const float *logits) {
-    for (int32_t i = 0; i < rules->never_count; i++)
-        if (rules->never[i] >= 0 && rules->never[i] < rules->end &&
-            logits[rules->never[i]] > logits[rules->end])
-            return true;
-    return false;
-}
-
 void sh_rules_apply(const decode_rules *rules, const int32_t *sampled, int count,
                     float *logits) {
-    if (!rules->published && a_symbol_wins(rules, logits))
+    /* Whether a symbol that will be left out is likelier than the end. */
+    bool symbol_wins = false;
+    for (int32_t i = 0; i < rules->never_count && !rules->published; i++)
+        symbol_wins = symbol_wins ||
+                      (rules->never[i] >= 0 && rules->never[i] < rules->end &&
+                       logits[rules->never[i]] > logits[rules->end]);
+    if (symbol_wins)
         forbid(logits, rules->end, (int64_t)rules->end + 1);
     if (count == 0)
         forbid_listed(logits, rules->vocabulary, rules->not_first,
@@ -82,8 +58,22 @@ void sh_rules_apply(const decode_rules *rules, const int32_t *sampled, int count
     if (!rules->timestamps)
         return;
     forbid(logits, rules->no_timestamps, (int64_t)rules->no_timestamps + 1);
-    keep_pairs(rules, sampled, count, logits);
+    /* Times come in pairs, an end and the next beginning: after one that stands alone
+       only its partner or the end of the text may come, after two only words. */
     const int32_t first = rules->first_timestamp;
+    const bool last_is_time = count >= 1 && sampled[count - 1] >= first;
+    const bool one_before_is_time = count < 2 || sampled[count - 2] >= first;
+    if (last_is_time && one_before_is_time)
+        forbid(logits, first, rules->vocabulary);
+    else if (last_is_time)
+        forbid(logits, 0, rules->end);
+    /* Time goes forward; only the partner of a lone time may repeat it. */
+    int latest = count - 1;
+    while (latest >= 0 && sampled[latest] < first)
+        latest--;
+    if (latest >= 0)
+        forbid(logits, first,
+               (int64_t)sampled[latest] + !(last_is_time && !one_before_is_time));
     if (count == 0) { /* begins with a time */
         forbid(logits, 0, first);
         if (rules->latest_beginning >= 0)
@@ -133,7 +123,6 @@ typedef struct {
 /* A row of logits: of one text, or at first of all the texts of a job. */
 typedef struct {
     int32_t job, text; /* text: which of the job's */
-    int32_t row;       /* of the network's run */
     float largest;
     int64_t who;
     double sum; /* log of the sum of exp */
@@ -223,9 +212,7 @@ static float *logits_of(const search *s, int64_t row) {
 static void copy_hypothesis(hypothesis *to, const hypothesis *from) {
     memcpy(to->tokens, from->tokens, (size_t)from->count * sizeof *to->tokens);
     memcpy(to->logprobs, from->logprobs, (size_t)from->count * sizeof *to->logprobs);
-    to->count = from->count;
-    to->sum = from->sum;
-    to->ended = from->ended;
+    *to = (hypothesis){to->tokens, to->logprobs, from->count, from->sum, from->ended};
 }
 
 static void lengthen(hypothesis *h, int32_t token, float logprob) {
@@ -286,10 +273,9 @@ bool sh_search_ended(const search *s, int number, search_result *result) {
 int sh_search_begin(search *s, const search_task *task) {
     /* The task as it can be done. */
     search_task wanted = *task;
-    const int room = s->positions - task->prompt_count + 1;
-    wanted.longest = wanted.longest < room ? wanted.longest : room;
-    wanted.longest = wanted.longest < s->positions ? wanted.longest : s->positions;
-    wanted.beams = wanted.beams < s->texts ? wanted.beams : s->texts;
+    const int64_t room = min(s->positions, s->positions - task->prompt_count + 1);
+    wanted.longest = (int)min(wanted.longest, room);
+    wanted.beams = (int)min(wanted.beams, s->texts);
     wanted.prompt = NULL;
     if (wanted.beams > s->free_count ||
         task->prompt_count > sh_decoder_free_rows(s->network))
@@ -303,11 +289,9 @@ int sh_search_begin(search *s, const search_task *task) {
         const int32_t text = s->free_texts[--s->free_count];
         hypothesis *const all[] = {&s->live[text], &s->next[text], &s->done[text]};
         job->texts[i] = text;
-        for (int j = 0; j < 3; j++) {
-            all[j]->count = 0;
-            all[j]->sum = 0;
-            all[j]->ended = false;
-        }
+        for (int j = 0; j < 3; j++)
+            *all[j] =
+                (hypothesis){.tokens = all[j]->tokens, .logprobs = all[j]->logprobs};
     }
     sh_decoder_begin(s->network, job->texts[0], task->window);
     for (int i = 0; i < task->prompt_count; i++) {
@@ -319,30 +303,6 @@ int sh_search_begin(search *s, const search_task *task) {
 }
 
 /* ---- Rows of logits ------------------------------------------------------------- */
-
-static double probability_of(const search *s, const float *logits, int32_t token) {
-    float largest;
-    int64_t who;
-    double total;
-    sh_model_kernels(s->context)->peak(s->vocabulary, logits, &largest, &who, &total);
-    return exp((double)logits[token] - (double)largest) / total;
-}
-
-/* Probabilities of silence of the jobs that begin. */
-static void hear_silence(search *s) {
-    int count = 0;
-    for (int number = 0; number < s->texts; number++)
-        if (s->jobs[number].used && s->jobs[number].step == 0)
-            s->row_list[count++] = s->jobs[number].start_row;
-    if (count == 0)
-        return;
-    sh_decoder_logits(s->network, s->row_list, count, s->logits);
-    for (int number = 0, i = 0; number < s->texts; number++) {
-        search_job *job = &s->jobs[number];
-        if (job->used && job->step == 0)
-            job->no_speech = probability_of(s, logits_of(s, i++), job->task.no_speech);
-    }
-}
 
 static void rules_task(void *shared, int64_t index, int thread) {
     search *s = shared;
@@ -361,44 +321,37 @@ static void rules_task(void *shared, int64_t index, int thread) {
 
 /* ---- Greedy, and samples -------------------------------------------------------- */
 
-/* A token with the probability that softmax(logits / temperature) gives it. room: [V]. */
-static int32_t draw(const search *s, const search_task *task, const logit_row *row,
-                    const float *logits, uint64_t counter, float *room) {
-    const double uniform =
-        (double)(random_bits(task->seed, STREAM_SAMPLES, counter) >> 11) * 0x1p-53;
-    float total;
-    double passed = 0, all = 0;
-    int32_t last = (int32_t)row->who;
-    for (int i = 0; i < s->vocabulary; i++)
-        room[i] = (logits[i] - row->largest) / task->temperature;
-    sh_model_kernels(s->context)->soften(s->vocabulary, room, &total);
-    for (int i = 0; i < s->vocabulary; i++)
-        all += (double)room[i];
-    for (int32_t i = 0; i < s->vocabulary; i++) {
-        passed += (double)room[i];
-        last = room[i] > 0 ? i : last;
-        if (room[i] > 0 && passed > uniform * all)
-            return i;
-    }
-    return last;
-}
-
+/* The next token of a text. room: [V]. */
 static void extend(search *s, const logit_row *row, const float *logits, int text,
                    float *room) {
     const search_job *job = &s->jobs[row->job];
     const search_task *task = &job->task;
     hypothesis *h = &s->live[job->texts[text]];
-    const uint64_t counter = (uint64_t)job->step * (uint64_t)task->beams + (uint64_t)text;
-    int32_t token = task->rules.end;
-    if (!row->damaged) {
-        token = task->temperature > 0 ? draw(s, task, row, logits, counter, room)
-                                      : (int32_t)row->who;
-        h->sum += (double)logits[token] - row->sum;
+    int32_t token = row->damaged ? task->rules.end : (int32_t)row->who;
+    if (!row->damaged && task->temperature > 0) {
+        /* A token with the probability that softmax(logits / temperature) gives it. */
+        const uint64_t counter = (uint64_t)job->step * (uint64_t)task->beams +
+                                 (uint64_t)text;
+        const double uniform =
+            (double)(random_bits(task->seed, STREAM_SAMPLES, counter) >> 11) * 0x1p-53;
+        float total;
+        double passed = 0, all = 0;
+        for (int i = 0; i < s->vocabulary; i++)
+            room[i] = (logits[i] - row->largest) / task->temperature;
+        sh_model_kernels(s->context)->soften(s->vocabulary, room, &total);
+        for (int i = 0; i < s->vocabulary; i++)
+            all += (double)room[i];
+        for (int32_t i = 0; i < s->vocabulary && !(passed > uniform * all); i++) {
+            passed += (double)room[i];
+            token = room[i] > 0 ? i : token;
+        }
     }
+    const double logprob = (double)logits[token] - row->sum;
+    h->sum += row->damaged ? 0 : logprob;
     if (token == task->rules.end)
         h->ended = true;
     else
-        lengthen(h, token, (float)((double)logits[token] - row->sum));
+        lengthen(h, token, (float)logprob);
 }
 
 /* ---- Beams ---------------------------------------------------------------------- */
@@ -488,19 +441,13 @@ static void advance_beams(search *s, search_job *job) {
 
 /* ---- Steps ---------------------------------------------------------------------- */
 
-static int still_open(const search *s, const search_job *job) {
-    int open = 0;
-    for (int i = 0; i < job->task.beams; i++)
-        open += !s->live[job->texts[i]].ended;
-    return open;
-}
-
 /* The tokens are chosen: ends a job, or queues its next rows. */
 static void advance_job(search *s, search_job *job) {
     if (has_beams(job))
         advance_beams(s, job);
-    const bool over = has_beams(job) ? job->live == 0 || job->done == job->task.beams
-                                     : still_open(s, job) == 0;
+    bool over = !has_beams(job) || job->live == 0 || job->done == job->task.beams;
+    for (int i = 0; i < job->task.beams && !has_beams(job); i++)
+        over = over && s->live[job->texts[i]].ended;
     if (over || ++job->step == job->task.longest) {
         if (has_beams(job)) {
             /* Where too few have ended, the likeliest of the others, which are sorted. */
@@ -538,8 +485,26 @@ static void advance_job(search *s, search_job *job) {
 
 shoal_status sh_search_step(search *s) {
     bool damaged = false;
+    int begin = 0;
     sh_decoder_run(s->network);
-    hear_silence(s);
+    /* Probabilities of silence of the jobs that begin. */
+    for (int number = 0; number < s->texts; number++)
+        if (s->jobs[number].used && s->jobs[number].step == 0)
+            s->row_list[begin++] = s->jobs[number].start_row;
+    if (begin > 0)
+        sh_decoder_logits(s->network, s->row_list, begin, s->logits);
+    for (int number = 0, i = 0; number < s->texts && i < begin; number++) {
+        search_job *job = &s->jobs[number];
+        if (!job->used || job->step > 0)
+            continue;
+        const float *logits = logits_of(s, i++);
+        float largest;
+        int64_t who;
+        double total;
+        sh_model_kernels(s->context)->peak(s->vocabulary, logits, &largest, &who, &total);
+        job->no_speech = exp((double)logits[job->task.no_speech] - (double)largest) /
+                         total;
+    }
     /* Which rows of the run are wanted: of a job that begins the prompt's last, else that
        of each text that goes on. What lies in logits[i] is for rows[i]. */
     s->row_count = 0;
@@ -551,15 +516,13 @@ shoal_status sh_search_step(search *s) {
                           : has_beams(job) ? job->live
                                            : job->task.beams;
         for (int i = 0; i < texts; i++) {
-            const int32_t row = job->step == 0 ? job->prompt_row
-                                               : s->pending[job->texts[i]];
             if (job->step > 0 && s->live[job->texts[i]].ended)
                 continue;
-            s->rows[s->row_count++] = (logit_row){.job = number, .text = i, .row = row};
+            s->row_list[s->row_count] = job->step == 0 ? job->prompt_row
+                                                       : s->pending[job->texts[i]];
+            s->rows[s->row_count++] = (logit_row){.job = number, .text = i};
         }
     }
-    for (int i = 0; i < s->row_count; i++)
-        s->row_list[i] = s->rows[i].row;
     sh_decoder_logits(s->network, s->row_list, s->row_count, s->logits);
     const team all = sh_team_of(s->context);
     sh_team_run(all, s->row_count, rules_task, s);

@@ -48,58 +48,39 @@ shoal_status sh_whisper_sizes_check(shoal_context *context, const char *label,
 
 /* ---- The weights that must be there ----------------------------------------------- */
 
-/* Dimensions by letter: E width, F four widths, M mel bands, A and P positions of encoder
-   and decoder, V vocabulary, 3 the convolutions' taps. */
-typedef struct {
-    const char *name, *shape;
-} weight;
+/* Names and dimensions, these by letter: E width, F four widths, M mel bands, A and P
+   positions of encoder and decoder, V vocabulary, 3 the convolutions' taps. */
+static const char *const once[] = {"encoder.conv1.weight EM3",
+                                   "encoder.conv1.bias E",
+                                   "encoder.conv2.weight EE3",
+                                   "encoder.conv2.bias E",
+                                   "encoder.positional_embedding AE",
+                                   "encoder.ln_post.weight E",
+                                   "encoder.ln_post.bias E",
+                                   "decoder.token_embedding.weight VE",
+                                   "decoder.positional_embedding PE",
+                                   "decoder.ln.weight E",
+                                   "decoder.ln.bias E"};
 
-static const weight once[] = {
-    {"encoder.conv1.weight", "EM3"},
-    {"encoder.conv1.bias", "E"},
-    {"encoder.conv2.weight", "EE3"},
-    {"encoder.conv2.bias", "E"},
-    {"encoder.positional_embedding", "AE"},
-    {"encoder.ln_post.weight", "E"},
-    {"encoder.ln_post.bias", "E"},
-    {"decoder.token_embedding.weight", "VE"},
-    {"decoder.positional_embedding", "PE"},
-    {"decoder.ln.weight", "E"},
-    {"decoder.ln.bias", "E"},
+static const char *const in_block[] = {
+    "attn_ln.weight E",  "attn_ln.bias E",     "attn.query.weight EE",
+    "attn.query.bias E", "attn.key.weight EE", "attn.value.weight EE",
+    "attn.value.bias E", "attn.out.weight EE", "attn.out.bias E",
+    "mlp_ln.weight E",   "mlp_ln.bias E",      "mlp.0.weight FE",
+    "mlp.0.bias F",      "mlp.2.weight EF",    "mlp.2.bias E",
 };
 
-static const weight in_block[] = {
-    {"attn_ln.weight", "E"},
-    {"attn_ln.bias", "E"},
-    {"attn.query.weight", "EE"},
-    {"attn.query.bias", "E"},
-    {"attn.key.weight", "EE"},
-    {"attn.value.weight", "EE"},
-    {"attn.value.bias", "E"},
-    {"attn.out.weight", "EE"},
-    {"attn.out.bias", "E"},
-    {"mlp_ln.weight", "E"},
-    {"mlp_ln.bias", "E"},
-    {"mlp.0.weight", "FE"},
-    {"mlp.0.bias", "F"},
-    {"mlp.2.weight", "EF"},
-    {"mlp.2.bias", "E"},
-    /* from here on in the decoder only */
-    {"cross_attn_ln.weight", "E"},
-    {"cross_attn_ln.bias", "E"},
-    {"cross_attn.query.weight", "EE"},
-    {"cross_attn.query.bias", "E"},
-    {"cross_attn.key.weight", "EE"},
-    {"cross_attn.value.weight", "EE"},
-    {"cross_attn.value.bias", "E"},
-    {"cross_attn.out.weight", "EE"},
-    {"cross_attn.out.bias", "E"},
+/* Besides in blocks of the decoder. */
+static const char *const across[] = {
+    "cross_attn_ln.weight E",  "cross_attn_ln.bias E",     "cross_attn.query.weight EE",
+    "cross_attn.query.bias E", "cross_attn.key.weight EE", "cross_attn.value.weight EE",
+    "cross_attn.value.bias E", "cross_attn.out.weight EE", "cross_attn.out.bias E",
 };
 
 enum {
     ONCE = sizeof once / sizeof *once,
-    DECODER_BLOCK = sizeof in_block / sizeof *in_block,
-    ENCODER_BLOCK = DECODER_BLOCK - 9
+    ENCODER_BLOCK = sizeof in_block / sizeof *in_block,
+    DECODER_BLOCK = ENCODER_BLOCK + sizeof across / sizeof *across
 };
 
 int64_t sh_whisper_tensor_count(const whisper_sizes *sizes) {
@@ -119,69 +100,56 @@ static int64_t dimension(const whisper_sizes *sizes, char letter) {
     }
 }
 
-typedef struct {
-    shoal_context *context;
-    const char *label;
-    const whisper_sizes *sizes;
-    const file_tensor *sorted;
-    int64_t count;
-} weight_check;
-
-static shoal_status check_weight(const weight_check *check, const char *name,
-                                 const char *letters) {
-    const file_tensor *tensor = sh_file_tensor_find(check->sorted, check->count, name);
-    int64_t shape[FILE_TENSOR_RANK];
-    int rank = 0;
-    if (!tensor)
-        return sh_fail(check->context, SHOAL_BAD_FILE, "%s: has no tensor '%s'",
-                       check->label, name);
-    for (; letters[rank]; rank++)
-        shape[rank] = dimension(check->sizes, letters[rank]);
-    if (!sh_file_tensor_has_shape(tensor, rank, shape))
-        return sh_fail(check->context, SHOAL_BAD_FILE,
-                       "%s: tensor '%s' does not have the shape that the sizes ask for",
-                       check->label, name);
-    if (tensor->dtype != DTYPE_F32 && tensor->dtype != DTYPE_F16 &&
-        tensor->dtype != DTYPE_BF16 && !(dtype_is_quantised(tensor->dtype) && rank == 2))
-        return sh_fail(check->context, SHOAL_BAD_FILE,
-                       "%s: tensor '%s' is %s; it should be F32, F16 or BF16",
-                       check->label, name, sh_dtype_name(tensor->dtype));
-    return SHOAL_OK;
-}
-
-static shoal_status check_blocks(const weight_check *check, const char *side, int layers,
-                                 int rows) {
-    shoal_status status = SHOAL_OK;
-    for (int layer = 0; layer < layers; layer++) {
-        for (int i = 0; i < rows && status == SHOAL_OK; i++) {
-            char name[WEIGHT_NAME];
-            snprintf(name, sizeof name, "%s.blocks.%d.%s", side, layer, in_block[i].name);
-            status = check_weight(check, name, in_block[i].shape);
-        }
-    }
-    return status;
-}
-
 shoal_status sh_whisper_tensors_check(shoal_context *context, const char *label,
                                       const whisper_sizes *sizes,
                                       const file_tensor *sorted, int64_t count) {
-    weight_check check = {context, label, sizes, sorted, count};
-    shoal_status status = SHOAL_OK;
+    const int64_t expected = sh_whisper_tensor_count(sizes);
+    const int64_t decoder = ONCE + (int64_t)sizes->audio_layers * ENCODER_BLOCK;
     for (int64_t i = 1; i < count; i++)
         if (strcmp(sorted[i - 1].name, sorted[i].name) == 0)
             return sh_fail(context, SHOAL_BAD_FILE, "%s: tensor '%s' is there twice",
                            label, sh_shown(sorted[i].name).text);
-    for (int i = 0; i < ONCE && status == SHOAL_OK; i++)
-        status = check_weight(&check, once[i].name, once[i].shape);
-    if (status == SHOAL_OK)
-        status = check_blocks(&check, "encoder", sizes->audio_layers, ENCODER_BLOCK);
-    if (status == SHOAL_OK)
-        status = check_blocks(&check, "decoder", sizes->text_layers, DECODER_BLOCK);
-    if (status == SHOAL_OK && count != sh_whisper_tensor_count(sizes))
+    for (int64_t i = 0; i < expected; i++) {
+        const bool decodes = i >= decoder;
+        const int64_t at = i - (decodes ? decoder : ONCE);
+        const int64_t rows = decodes ? DECODER_BLOCK : ENCODER_BLOCK;
+        const char *wanted = i < ONCE ? once[i]
+                             : at % rows < ENCODER_BLOCK
+                                 ? in_block[at % rows]
+                                 : across[at % rows - ENCODER_BLOCK];
+        const char *letters = strchr(wanted, ' ') + 1;
+        const int length = (int)(letters - 1 - wanted);
+        char name[WEIGHT_NAME];
+        int64_t shape[FILE_TENSOR_RANK];
+        int rank = 0;
+        if (i < ONCE)
+            snprintf(name, sizeof name, "%.*s", length, wanted);
+        else
+            snprintf(name, sizeof name, "%s.blocks.%d.%.*s",
+                     decodes ? "decoder" : "encoder", (int)(at / rows), length, wanted);
+        const file_tensor *tensor = sh_file_tensor_find(sorted, count, name);
+        if (!tensor)
+            return sh_fail(context, SHOAL_BAD_FILE, "%s: has no tensor '%s'", label,
+                           name);
+        for (; letters[rank]; rank++)
+            shape[rank] = dimension(sizes, letters[rank]);
+        if (!sh_file_tensor_has_shape(tensor, rank, shape))
+            return sh_fail(
+                context, SHOAL_BAD_FILE,
+                "%s: tensor '%s' does not have the shape that the sizes ask for", label,
+                name);
+        if (tensor->dtype != DTYPE_F32 && tensor->dtype != DTYPE_F16 &&
+            tensor->dtype != DTYPE_BF16 &&
+            !(dtype_is_quantised(tensor->dtype) && rank == 2))
+            return sh_fail(context, SHOAL_BAD_FILE,
+                           "%s: tensor '%s' is %s; it should be F32, F16 or BF16", label,
+                           name, sh_dtype_name(tensor->dtype));
+    }
+    if (count != expected)
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: has %lld tensors; a model of its sizes has %lld", label,
-                       (long long)count, (long long)sh_whisper_tensor_count(sizes));
-    return status;
+                       (long long)count, (long long)expected);
+    return SHOAL_OK;
 }
 
 /* ---- The object ------------------------------------------------------------------- */
@@ -233,8 +201,6 @@ void sh_whisper_file_finish_tokens(whisper_file *file) {
     file->tokens.by_bytes = source->by_bytes;
     sh_tokens_find_suppressed(&file->tokens);
 }
-
-static const uint32_t ggml_magic = 0x67676d6c;
 
 /* ---- whisper.cpp's files: bytes, never beyond the end ------------------------------ */
 
@@ -305,9 +271,12 @@ static shoal_status refuse_type(const cursor *file, const char *what, const char
 
 /* ---- Header ----------------------------------------------------------------------- */
 
-static shoal_status read_sizes(cursor *file, whisper_sizes *sizes) {
+/* *filters: [mels][MEL_BINS] floats, not aligned. */
+static shoal_status read_header(cursor *file, whisper_sizes *sizes,
+                                const unsigned char **filters) {
     enum { QUANTISATION_VERSIONS = 1000 }; /* the type's number carries a version */
-    int32_t type;
+    const uint32_t ggml_magic = 0x67676d6c;
+    int32_t type, mels, bins;
     int32_t *const fields[] = {&sizes->vocabulary,
                                &sizes->audio_positions,
                                &sizes->audio_width,
@@ -334,13 +303,7 @@ static shoal_status read_sizes(cursor *file, whisper_sizes *sizes) {
         return refuse_type(file, "the model",
                            kind >= 0 && kind < FILE_TYPES ? file_types[kind] : NULL,
                            type);
-    return sh_whisper_sizes_check(file->context, file->label, sizes);
-}
-
-/* *filters: [mels][MEL_BINS] floats, not aligned. */
-static shoal_status read_filters(cursor *file, const whisper_sizes *sizes,
-                                 const unsigned char **filters) {
-    int32_t mels, bins;
+    TRY(sh_whisper_sizes_check(file->context, file->label, sizes));
     if (!take_int(file, &mels) || !take_int(file, &bins))
         return cut_short(file, "mel filters");
     if (mels != sizes->mels || bins != MEL_BINS)
@@ -348,7 +311,7 @@ static shoal_status read_filters(cursor *file, const whisper_sizes *sizes,
                        "%s: its mel filters are %d x %d and should be %d x %d",
                        file->label, (int)mels, (int)bins, (int)sizes->mels,
                        (int)MEL_BINS);
-    size_t count = (size_t)mels * MEL_BINS;
+    const size_t count = (size_t)mels * MEL_BINS;
     *filters = take(file, count * sizeof(float));
     if (!*filters)
         return cut_short(file, "mel filters");
@@ -363,17 +326,16 @@ static shoal_status read_filters(cursor *file, const whisper_sizes *sizes,
 }
 
 /* Adds up the text tokens' bytes; the cursor ends after the tokens. */
-static shoal_status measure_tokens(cursor *file, const tokens *t, int32_t *count,
-                                   size_t *bytes) {
+static shoal_status measure_tokens(cursor *file, const tokens *t, size_t *bytes) {
+    int32_t count, length;
     *bytes = 0;
-    if (!take_int(file, count))
+    if (!take_int(file, &count))
         return cut_short(file, "tokens");
-    if (*count < t->end_of_text || *count > t->count)
+    if (count < t->end_of_text || count > t->count)
         return sh_fail(file->context, SHOAL_BAD_FILE,
                        "%s: has %d tokens and should have %d to %d", file->label,
-                       (int)*count, (int)t->end_of_text, (int)t->count);
-    for (int32_t id = 0; id < *count; id++) {
-        int32_t length;
+                       (int)count, (int)t->end_of_text, (int)t->count);
+    for (int32_t id = 0; id < count; id++) {
         if (!take_int(file, &length))
             return cut_short(file, "tokens");
         if (length < 0 || !take(file, (size_t)length))
@@ -388,46 +350,33 @@ static shoal_status measure_tokens(cursor *file, const tokens *t, int32_t *count
     return SHOAL_OK;
 }
 
-/* The same tokens again, which are known to be sound. */
-static void copy_tokens(cursor file, const tokens *t, struct whisper_source *source) {
-    uint32_t filled = 0;
-    int32_t count, length = 0;
-    take_int(&file, &count);
-    for (int32_t id = 0; id < t->end_of_text; id++) {
-        take_int(&file, &length);
-        source->begin[id] = filled;
-        if (length > 0)
-            memcpy(source->bytes + filled, take(&file, (size_t)length), (size_t)length);
-        filled += (uint32_t)length;
-    }
-    for (int32_t id = t->end_of_text; id <= t->count; id++)
-        source->begin[id] = filled;
-}
-
 /* ---- Tensors ---------------------------------------------------------------------- */
 
-/* Dimensions come innermost first. A convolution's bias has a dimension of 1 inside. */
-static shoal_status read_dimensions(cursor *file, int32_t rank, file_tensor *tensor) {
+/* Until the name is read, `name` is the tensor's number, for messages. */
+static shoal_status read_tensor(cursor *file, char name[WEIGHT_NAME],
+                                file_tensor *tensor) {
     enum { LARGEST_RANK = 4 };
+    int32_t rank, length, type, size;
+    int64_t elements;
+    char what[sizeof(shown_name) + 16];
+    *tensor = (file_tensor){.name = name};
+    if (!take_int(file, &rank) || !take_int(file, &length) || !take_int(file, &type))
+        return cut_short(file, "tensors");
     if (rank < 1 || rank > LARGEST_RANK)
         return sh_fail(file->context, SHOAL_BAD_FILE,
                        "%s: tensor %s has %d dimensions; 1 to 4 are possible",
-                       file->label, sh_shown(tensor->name).text, (int)rank);
-    for (int32_t i = rank - 1; i >= 0; i--) {
-        int32_t size;
+                       file->label, name, (int)rank);
+    for (int32_t i = rank - 1; i >= 0; i--) { /* the innermost comes first */
         if (!take_int(file, &size))
             return cut_short(file, "tensors");
         if (size < 1)
             return sh_fail(file->context, SHOAL_BAD_FILE,
-                           "%s: tensor %s has a dimension of %d", file->label,
-                           sh_shown(tensor->name).text, (int)size);
+                           "%s: tensor %s has a dimension of %d", file->label, name,
+                           (int)size);
         tensor->shape[i] = size;
     }
+    /* A convolution's bias has a dimension of 1 inside. */
     tensor->rank = rank == 2 && tensor->shape[1] == 1 ? 1 : rank;
-    return SHOAL_OK;
-}
-
-static shoal_status read_name(cursor *file, int32_t length, char name[WEIGHT_NAME]) {
     if (length < 1 || length >= WEIGHT_NAME)
         return sh_fail(file->context, SHOAL_BAD_FILE,
                        "%s: tensor %s has a name of %d bytes", file->label, name,
@@ -440,67 +389,39 @@ static shoal_status read_name(cursor *file, int32_t length, char name[WEIGHT_NAM
                        file->label, name);
     memcpy(name, bytes, (size_t)length);
     name[length] = 0;
-    return SHOAL_OK;
-}
-
-static shoal_status read_type(const cursor *file, int32_t type, file_tensor *tensor) {
-    char what[sizeof(shown_name) + 16];
-    snprintf(what, sizeof what, "tensor '%s'", sh_shown(tensor->name).text);
+    snprintf(what, sizeof what, "tensor '%s'", sh_shown(name).text);
     if (type < 0 || type > 8 || read_types[type] < 0)
         return refuse_type(file, what,
                            type >= 0 && type < TENSOR_TYPES ? tensor_types[type] : NULL,
                            type);
     tensor->dtype = (tensor_dtype)read_types[type];
-    return SHOAL_OK;
-}
-
-/* Until the name is read, `name` is the tensor's number, for messages. */
-static shoal_status read_tensor(cursor *file, char name[WEIGHT_NAME],
-                                file_tensor *tensor) {
-    int32_t rank, length, type;
-    int64_t elements;
-    *tensor = (file_tensor){.name = name};
-    if (!take_int(file, &rank) || !take_int(file, &length) || !take_int(file, &type))
-        return cut_short(file, "tensors");
-    shoal_status status = read_dimensions(file, rank, tensor);
-    if (status == SHOAL_OK)
-        status = read_name(file, length, name);
-    if (status == SHOAL_OK)
-        status = read_type(file, type, tensor);
-    if (status != SHOAL_OK)
-        return status;
     if (dtype_is_quantised(tensor->dtype) && tensor->shape[rank - 1] % DTYPE_BLOCK)
         return sh_fail(file->context, SHOAL_BAD_FILE,
-                       "%s: tensor '%s' is %s, but its rows of %lld are not whole blocks "
-                       "of %d",
-                       file->label, sh_shown(name).text, sh_dtype_name(tensor->dtype),
+                       "%s: %s is %s, but its rows of %lld are not whole blocks of %d",
+                       file->label, what, sh_dtype_name(tensor->dtype),
                        (long long)tensor->shape[rank - 1], DTYPE_BLOCK);
     if (!sh_dtype_bytes(tensor->dtype, rank, tensor->shape, &elements, &tensor->bytes) ||
         tensor->bytes > left(file))
         return sh_fail(file->context, SHOAL_BAD_FILE,
-                       "%s: tensor '%s' is larger than the rest of the file; is it cut "
-                       "short?",
-                       file->label, sh_shown(name).text);
+                       "%s: %s is larger than the rest of the file; is it cut short?",
+                       file->label, what);
     tensor->data = take(file, tensor->bytes);
     return SHOAL_OK;
 }
 
 static shoal_status read_tensors(cursor *file, whisper_file *model) {
-    int64_t most = sh_whisper_tensor_count(&model->sizes);
+    const int64_t most = sh_whisper_tensor_count(&model->sizes);
     struct whisper_source *source = model->source;
-    shoal_status status = SHOAL_OK;
-    while (left(file) > 0 && status == SHOAL_OK) {
-        int64_t index = model->tensor_count;
+    while (left(file) > 0) {
+        const int64_t index = model->tensor_count;
         if (index == most)
             return sh_fail(file->context, SHOAL_BAD_FILE,
                            "%s: has more than the %lld tensors of a model of its sizes",
                            file->label, (long long)most);
         snprintf(source->names[index], WEIGHT_NAME, "number %lld", (long long)index);
-        status = read_tensor(file, source->names[index], &source->tensors[index]);
+        TRY(read_tensor(file, source->names[index], &source->tensors[index]));
         model->tensor_count++;
     }
-    if (status != SHOAL_OK)
-        return status;
     sh_file_tensors_sort(source->tensors, model->tensor_count);
     return sh_whisper_tensors_check(file->context, file->label, &model->sizes,
                                     source->tensors, model->tensor_count);
@@ -511,35 +432,38 @@ static shoal_status read_tensors(cursor *file, whisper_file *model) {
 shoal_status sh_ggml_parse(shoal_context *context, const char *label,
                            const unsigned char *bytes, size_t size, whisper_file **file) {
     static const unsigned char nothing[1];
-    const unsigned char *first = size ? bytes : nothing;
+    const unsigned char *first = size ? bytes : nothing, *filters = NULL;
     cursor at = {context, label, first, first + size};
-    const unsigned char *filters = NULL;
     whisper_sizes sizes;
-    tokens layout_of_ids;
-    int32_t token_count;
+    tokens ids;
     size_t token_bytes;
     *file = NULL;
-    shoal_status status = read_sizes(&at, &sizes);
-    if (status == SHOAL_OK)
-        status = read_filters(&at, &sizes, &filters);
-    if (status != SHOAL_OK)
-        return status;
-    cursor tokens_begin = at;
-    sh_tokens_layout(sizes.vocabulary, &layout_of_ids);
-    status = measure_tokens(&at, &layout_of_ids, &token_count, &token_bytes);
-    if (status == SHOAL_OK)
-        status = sh_whisper_file_allocate(context, &sizes, token_bytes, file);
-    if (status != SHOAL_OK)
-        return status;
-    memcpy((*file)->source->mel_filters, filters,
-           (size_t)sizes.mels * MEL_BINS * sizeof(float));
-    status = read_tensors(&at, *file);
+    TRY(read_header(&at, &sizes, &filters));
+    cursor again = at;
+    sh_tokens_layout(sizes.vocabulary, &ids);
+    TRY(measure_tokens(&at, &ids, &token_bytes));
+    TRY(sh_whisper_file_allocate(context, &sizes, token_bytes, file));
+    struct whisper_source *source = (*file)->source;
+    memcpy(source->mel_filters, filters, (size_t)sizes.mels * MEL_BINS * sizeof(float));
+    const shoal_status status = read_tensors(&at, *file);
     if (status != SHOAL_OK) {
         sh_whisper_file_close(*file);
         *file = NULL;
         return status;
     }
-    copy_tokens(tokens_begin, &layout_of_ids, (*file)->source);
+    /* The same tokens again, behind their number, which are known to be sound. */
+    uint32_t filled = 0;
+    int32_t length = 0;
+    take(&again, 4);
+    for (int32_t id = 0; id < ids.end_of_text; id++) {
+        take_int(&again, &length);
+        source->begin[id] = filled;
+        if (length > 0)
+            memcpy(source->bytes + filled, take(&again, (size_t)length), (size_t)length);
+        filled += (uint32_t)length;
+    }
+    for (int32_t id = ids.end_of_text; id <= ids.count; id++)
+        source->begin[id] = filled;
     sh_whisper_file_finish_tokens(*file);
     return SHOAL_OK;
 }
@@ -562,10 +486,8 @@ shoal_status sh_whisper_file_open(shoal_context *context, const char *path,
         return sh_hf_open(context, folder, file);
     }
     file_map map;
-    *file = NULL;
-    shoal_status status = sh_file_map_open(context, path, &map);
-    if (status == SHOAL_OK)
-        status = sh_ggml_parse(context, path, map.bytes, map.size, file);
+    TRY(sh_file_map_open(context, path, &map));
+    const shoal_status status = sh_ggml_parse(context, path, map.bytes, map.size, file);
     if (status == SHOAL_OK)
         (*file)->source->map = map;
     else

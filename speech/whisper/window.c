@@ -44,20 +44,6 @@ bool sh_is_nothing(sound_level level) {
 
 /* ---- What the decoder is told --------------------------------------------------- */
 
-static decode_rules decode_rules_of(const tokens *t, const window_rules *rules) {
-    return (decode_rules){.vocabulary = t->count,
-                          .end = t->end_of_text,
-                          .no_timestamps = t->no_timestamps,
-                          .first_timestamp = t->first_timestamp,
-                          .latest_beginning = t->first_timestamp + TIME_STEPS_PER_SECOND,
-                          .timestamps = rules->timestamps,
-                          .published = rules->published,
-                          .never = t->suppress,
-                          .not_first = t->suppress_first,
-                          .never_count = t->suppress_count,
-                          .not_first_count = t->suppress_first_count};
-}
-
 static const float temperatures[] = {0, 0.2f, 0.4f, 0.6f, 0.8f, 1};
 enum { TEMPERATURES = sizeof temperatures / sizeof *temperatures };
 
@@ -67,7 +53,18 @@ void sh_window_search(shoal_speech *speech, const window_rules *rules,
     const int attempt = window->attempt;
     search_task task = {.window = window->slot,
                         .no_speech = t->no_speech,
-                        .rules = decode_rules_of(t, rules),
+                        .rules = {.vocabulary = t->count,
+                                  .end = t->end_of_text,
+                                  .no_timestamps = t->no_timestamps,
+                                  .first_timestamp = t->first_timestamp,
+                                  .latest_beginning = t->first_timestamp +
+                                                      TIME_STEPS_PER_SECOND,
+                                  .timestamps = rules->timestamps,
+                                  .published = rules->published,
+                                  .never = t->suppress,
+                                  .not_first = t->suppress_first,
+                                  .never_count = t->suppress_count,
+                                  .not_first_count = t->suppress_first_count},
                         .longest = speech->model->file->sizes.text_positions / 2,
                         .beams = attempt == 0 ? rules->beams
                                               : (int)min(SPEECH_SAMPLES, speech->beams),
@@ -76,8 +73,7 @@ void sh_window_search(shoal_speech *speech, const window_rules *rules,
     /* The prompt: <previous> and what was said before, <start>, language and task, <no
        timestamps>; all but <start> only where they apply. */
     int32_t *prompt = speech->prompt;
-    const int most = speech->model->file->sizes.text_positions / 2 - 1;
-    const int past = window->past_count < most ? window->past_count : most;
+    const int past = (int)min(window->past_count, task.longest - 1);
     int count = 0;
     if (past > 0) {
         prompt[count++] = t->previous;
@@ -116,18 +112,6 @@ static double seconds_at(const window_tokens *w, int at) {
     return (double)(w->sampled[at] - w->first_timestamp) / TIME_STEPS_PER_SECOND;
 }
 
-/* One segment from the window's beginning to its last time, or to its end. */
-static segment_cut whole_window(const window_tokens *w, int64_t frames) {
-    segment_cut cut = {.end = w->count, .ends = (double)frames / FRAMES_PER_SECOND};
-    for (int at = w->count - 1; at >= 0; at--)
-        if (is_time(w, at)) {
-            if (seconds_at(w, at) > 0)
-                cut.ends = seconds_at(w, at);
-            break;
-        }
-    return cut;
-}
-
 static segment_cut cut_between(const window_tokens *w, int first, int end) {
     return (segment_cut){first, end, seconds_at(w, first), seconds_at(w, end - 1)};
 }
@@ -145,8 +129,14 @@ int sh_segments_cut(const int32_t *sampled, int count, int32_t first_timestamp,
         }
     *advance = frames;
     if (made == 0) {
+        /* One segment from the window's beginning to its last time, or to its end. */
+        segment_cut cut = {.end = count, .ends = (double)frames / FRAMES_PER_SECOND};
+        while (last < count && !is_time(&w, count - 1 - last))
+            last++;
+        if (last < count && seconds_at(&w, count - 1 - last) > 0)
+            cut.ends = seconds_at(&w, count - 1 - last);
         if (count > 0)
-            cuts[made++] = whole_window(&w, frames);
+            cuts[made++] = cut;
     } else if (is_time(&w, count - 1) && !is_time(&w, count - 2)) {
         /* it ends in a single time: nothing was said after it */
         cuts[made++] = cut_between(&w, last, count);
