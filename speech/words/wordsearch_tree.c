@@ -27,12 +27,6 @@ typedef struct {
 
 /* ---- Words ------------------------------------------------------------------------- */
 
-static bool is_mark(const shoal_ngram *ngram, int32_t word) {
-    const char *text = sh_ngram_text(ngram, word);
-    return word == ngram->begin || word == ngram->end || strcmp(text, "<unk>") == 0 ||
-           strcmp(text, "<UNK>") == 0;
-}
-
 /* The language model's number of a word, -1: it has none, -2: it is no word. */
 static int32_t modelled(const shoal_ngram *ngram, const char *text) {
     const size_t length = strlen(text);
@@ -46,14 +40,10 @@ static int32_t modelled(const shoal_ngram *ngram, const char *text) {
         }
         word = sh_ngram_find(ngram, other, length);
     }
-    return word >= 0 && is_mark(ngram, word) ? -2 : word;
-}
-
-static bool has_phone(const int32_t *phones, int64_t count, int64_t phone) {
-    for (int64_t i = 0; i < count; i++)
-        if (phones[i] == phone)
-            return true;
-    return false;
+    const char *found = word < 0 ? "" : sh_ngram_text(ngram, word);
+    const bool mark = word == ngram->begin || word == ngram->end ||
+                      strcmp(found, "<unk>") == 0 || strcmp(found, "<UNK>") == 0;
+    return word >= 0 && mark ? -2 : word;
 }
 
 /* By phones, a beginning before what continues it; then by word. */
@@ -123,14 +113,15 @@ static bool grow_tree(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
             pronunciation made = {.word = {(int32_t)i, number}};
             made.length =
                 (int32_t)shoal_lexicon_pronunciation(lexicon, i, k, &made.phones);
-            if (!has_phone(made.phones, made.length, info.silence))
+            bool silent = false;
+            for (int32_t p = 0; p < made.length; p++)
+                silent = silent || made.phones[p] == info.silence;
+            if (!silent)
                 draft->rows[draft->count++] = made;
         }
         tree->hears[i] = draft->count > before;
-        if (tree->hears[i])
-            tree->heard++;
-        else
-            tree->left_out++;
+        tree->heard += tree->hears[i];
+        tree->left_out += !tree->hears[i];
     }
     qsort(draft->rows, (size_t)draft->count, sizeof *draft->rows, compare);
     if (!add_node(tree, draft, (tree_range){0, draft->count, 0}, -1))
