@@ -75,18 +75,6 @@ static void find_occupancy(const phone_lm *lm, double *sums) {
     }
 }
 
-/* ways: [states], how probable it is to come to each by a first phone, its last one. */
-static int64_t count_firsts(const phone_lm *lm, const double *init, double *ways) {
-    int64_t count = 0;
-    memset(ways, 0, sizeof *ways * (size_t)lm->states);
-    for (int32_t s = 0; s < lm->states; s++)
-        for (int32_t a = lm->first[s]; a < lm->first[s + 1]; a++)
-            ways[lm->next[a]] += init[s] * lm->weight[a];
-    for (int32_t s = 0; s < lm->states; s++)
-        count += ways[s] > 0;
-    return count;
-}
-
 bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *den) {
     const size_t states = (size_t)lm->states;
     double *sums = calloc(5 * states + 1, sizeof *sums);
@@ -99,7 +87,13 @@ bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *de
         init[0] = 1;
     else
         memcpy(init, sums, sizeof *init * states);
-    den_sizes sizes = {den, lm->phones, count_firsts(lm, init, ways)};
+    /* ways: how probable it is to come to each by a first phone, its last one. */
+    den_sizes sizes = {den, lm->phones, 0};
+    for (int32_t s = 0; s < lm->states; s++)
+        for (int32_t a = lm->first[s]; a < lm->first[s + 1]; a++)
+            ways[lm->next[a]] += init[s] * lm->weight[a];
+    for (int32_t s = 0; s < lm->states; s++)
+        sizes.firsts += ways[s] > 0;
     den->block = sh_allocate_plain(place_den, &sizes);
     for (size_t s = 0; den->block && s < states; s++) {
         den->outputs[s] = outputs_of(topology, lm->phones, lm->last[s]);
@@ -176,41 +170,35 @@ static void write_arc(arc_writer *w, int32_t from, int32_t to, int32_t phone) {
     w->count++;
 }
 
-/* One word from boundary b on; returns the next boundary. */
-static int32_t write_word(arc_writer *w, const shoal_lexicon *lexicon, int32_t word,
-                          int32_t b) {
-    const int64_t count = shoal_lexicon_pronunciations(lexicon, word);
-    const int32_t *phones;
-    int32_t inside = w->nodes, boundary = w->nodes;
-    for (int64_t i = 0; i < count; i++)
-        boundary += (int32_t)shoal_lexicon_pronunciation(lexicon, word, i, &phones) - 1;
-    for (int64_t i = 0; i < count; i++) {
-        const int64_t length = shoal_lexicon_pronunciation(lexicon, word, i, &phones);
-        for (int64_t k = 0; k < length; k++) {
-            const int32_t to = k == length - 1 ? boundary : inside;
-            if (k == 0)
-                write_arc(w, b + 1, to, phones[k]);
-            write_arc(w, k == 0 ? b : inside - 1, to, phones[k]);
-            inside += k < length - 1;
-        }
-    }
-    w->nodes = boundary + 1;
-    return boundary;
-}
-
 /* Boundary b and the node after its silence are numbered one after the other. */
 static void write_arcs(arc_writer *w, const shoal_lexicon *lexicon, const int32_t *words,
                        int64_t count) {
-    const int32_t silence = (int32_t)shoal_lexicon_describe(lexicon).silence;
+    const int32_t silence = (int32_t)shoal_lexicon_describe(lexicon).silence, *phones;
     int32_t b = 0;
     w->count = 0;
-    w->nodes = 1;
     for (int64_t i = 0;; i++) {
         write_arc(w, b, b + 1, silence);
         w->nodes = b + 2;
         if (i == count)
             return;
-        b = write_word(w, lexicon, words[i], b);
+        /* One word from boundary b on, to the next boundary. */
+        const int64_t ways = shoal_lexicon_pronunciations(lexicon, words[i]);
+        int32_t inside = w->nodes, boundary = w->nodes;
+        for (int64_t p = 0; p < ways; p++)
+            boundary +=
+                (int32_t)shoal_lexicon_pronunciation(lexicon, words[i], p, &phones) - 1;
+        for (int64_t p = 0; p < ways; p++) {
+            const int64_t length =
+                shoal_lexicon_pronunciation(lexicon, words[i], p, &phones);
+            for (int64_t k = 0; k < length; k++) {
+                const int32_t to = k == length - 1 ? boundary : inside;
+                if (k == 0)
+                    write_arc(w, b + 1, to, phones[k]);
+                write_arc(w, k == 0 ? b : inside - 1, to, phones[k]);
+                inside += k < length - 1;
+            }
+        }
+        b = boundary;
     }
 }
 
