@@ -487,8 +487,7 @@ static shoal_status find_statistics(shoal_corpus *corpus) {
 static shoal_status finish(shoal_corpus *corpus) {
     shoal_corpus_info *info = &corpus->info;
     info->speakers = info->frames = info->labels = info->longest = info->most_labels = 0;
-    free(corpus->means);
-    free(corpus->scales);
+    FREE_ALL(corpus->means, corpus->scales);
     corpus->means = corpus->scales = NULL;
     /* Numbers in the order of the speakers' names. */
     const int64_t count = corpus->info.utterances;
@@ -608,10 +607,8 @@ shoal_status shoal_corpus_open(shoal_context *context, const char *folder,
                            .options = *options,
                            .info.bands = sh_fbank_bands(&options->fbank)};
     const shoal_status status = fill(made, folder, &lists);
-    for (int i = 0; i < LISTS; i++) {
-        free(lists.files[i].rows);
-        free(lists.sorted[i]);
-    }
+    for (int i = 0; i < LISTS; i++)
+        FREE_ALL(lists.files[i].rows, lists.sorted[i]);
     if (status == SHOAL_OK)
         *corpus = made;
     else
@@ -630,15 +627,9 @@ void shoal_corpus_close(shoal_corpus *corpus) {
         free(corpus->utterances[i].reason);
     for (int64_t i = 0; i < corpus->info.units; i++)
         free(corpus->units[i]);
-    free(corpus->recordings);
-    free(corpus->utterances);
-    free(corpus->order);
-    free(corpus->units);
-    free(corpus->labels);
-    free(corpus->means);
-    free(corpus->scales);
     sh_file_map_close(&corpus->map);
-    free(corpus);
+    FREE_ALL(corpus->recordings, corpus->utterances, corpus->order, corpus->units,
+             corpus->labels, corpus->means, corpus->scales, corpus);
 }
 
 shoal_corpus_info shoal_corpus_describe(const shoal_corpus *corpus) {

@@ -272,9 +272,7 @@ static void end_reading(reading *r, int threads) {
         if (r->contexts)
             shoal_context_destroy(r->contexts[i]);
     }
-    free(r->banks);
-    free(r->contexts);
-    free(r->found);
+    FREE_ALL(r->banks, r->contexts, r->found);
 }
 
 /* A context may not be shared by threads: each has its own, of one thread. */

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/parallel.h"
+#include "speech/words/grow.h"
 
 /* An output is pulled back from beyond this. */
 static const float range_limit = 30;
@@ -158,15 +159,12 @@ shoal_status shoal_lfmmi_save(const shoal_lfmmi *lfmmi, const char *path) {
 void shoal_lfmmi_destroy(shoal_lfmmi *lfmmi) {
     if (!lfmmi)
         return;
-    for (int i = 0; i < lfmmi->context->threads; i++) {
-        free(lfmmi->scratch[i].rows);
-        free(lfmmi->scratch[i].gradient);
-        free(lfmmi->scratch[i].small);
-    }
-    free(lfmmi->scratch);
+    for (int i = 0; i < lfmmi->context->threads; i++)
+        FREE_ALL(lfmmi->scratch[i].rows, lfmmi->scratch[i].gradient,
+                 lfmmi->scratch[i].small);
     sh_den_free(&lfmmi->den);
     sh_phone_lm_free(&lfmmi->lm);
-    free(lfmmi);
+    FREE_ALL(lfmmi->scratch, lfmmi);
 }
 
 shoal_lfmmi_info shoal_lfmmi_describe(const shoal_lfmmi *lfmmi) {

@@ -391,12 +391,7 @@ bool sh_num_make(const phone_lm *lm, const den_graph *den, int32_t topology,
                 }
         good = !d.failed && finish(&d, den, topology, num);
     }
-    free(d.nodes.first);
-    free(d.nodes.arcs);
-    free(d.heads);
-    free(d.tails);
-    free(d.states);
-    free(d.arcs);
+    FREE_ALL(d.nodes.first, d.nodes.arcs, d.heads, d.tails, d.states, d.arcs);
     return good;
 }
 

@@ -309,16 +309,14 @@ void sh_phone_lm_free(phone_lm *lm) {
 static bool build(phone_lm *lm, const row *rows, int64_t count, const ranked *kept,
                   int64_t kept_count) {
     const int longest = lm->order - 1;
-    uint64_t *histories = calloc((size_t)count + 1, sizeof *histories);
-    int32_t states = 0;
+    int32_t *states = calloc((size_t)count + 1, sizeof *states); /* of each row */
     double sum;
-    for (int64_t i = 0; histories && i < count; i++) {
-        if (i == 0 || rows[i - 1].history != rows[i].history)
-            histories[states++] = rows[i].history;
+    for (int64_t i = 0; states && i < count; i++) {
+        lm->states += i == 0 || rows[i - 1].history != rows[i].history;
+        states[i] = lm->states - 1;
         lm->arcs += rows[i].symbol != END;
     }
-    lm->states = states;
-    const bool good = histories && sh_phone_lm_allocate(lm);
+    const bool good = states && sh_phone_lm_allocate(lm);
     lm->states = lm->arcs = 0;
     for (int64_t begin = 0, end; good && begin < count; begin = end) {
         end = end_of(rows, count, begin, &sum);
@@ -334,21 +332,13 @@ static bool build(phone_lm *lm, const row *rows, int64_t count, const ranked *ke
             }
             const uint64_t to = append(rows[begin].history, longest, rows[i].symbol);
             const uint64_t history = reduce(to, longest, kept, kept_count);
-            int32_t low = 0, high = states;
-            while (low < high) {
-                const int32_t middle = low + (high - low) / 2;
-                if (histories[middle] < history)
-                    low = middle + 1;
-                else
-                    high = middle;
-            }
             lm->phone[lm->arcs] = (int32_t)rows[i].symbol - FIRST_PHONE;
-            lm->next[lm->arcs] = low;
+            lm->next[lm->arcs] = states[find_row(rows, count, history, 0)];
             lm->weight[lm->arcs++] = share;
         }
         lm->first[state + 1] = lm->arcs;
     }
-    free(histories);
+    free(states);
     return good;
 }
 
@@ -375,8 +365,7 @@ static bool make_automaton(const gram_table *table, int64_t extra, phone_lm *lm)
             count = sort_rows(rows, count);
     }
     good = good && build(lm, rows, count, kept, kept_count);
-    free(rows);
-    free(kept);
+    FREE_ALL(rows, kept);
     return good;
 }
 
@@ -418,9 +407,7 @@ shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
     lm->order = order;
     const bool good = !c.failed && !c.table.failed && c.table.used < INT32_MAX / 2 &&
                       make_automaton(&c.table, extra, lm);
-    free(c.table.slots);
-    free(c.live.list);
-    free(c.next.list);
+    FREE_ALL(c.table.slots, c.live.list, c.next.list);
     if (!good)
         sh_phone_lm_free(lm);
     return good ? SHOAL_OK
@@ -429,14 +416,5 @@ shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
 }
 
 int32_t sh_phone_lm_arc(const phone_lm *lm, int32_t state, int32_t phone) {
-    int32_t low = lm->first[state], high = lm->first[state + 1];
-    const int32_t end = high;
-    while (low < high) {
-        const int32_t middle = low + (high - low) / 2;
-        if (lm->phone[middle] < phone)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < end && lm->phone[low] == phone ? low : -1;
+    return (int32_t)find_rising(lm->phone, lm->first[state], lm->first[state + 1], phone);
 }

@@ -54,34 +54,33 @@ typedef struct {
     const char *choices[4];
 } field_row;
 
-#define FIELD(member) offsetof(recogniser_config, member)
+#define NUMBER(name, before, type, member, min, max)                                     \
+    {                                                                                    \
+        "config." name, before, type, offsetof(recogniser_config, member), min, max, {   \
+            0                                                                            \
+        }                                                                                \
+    }
+#define CHOICES(name, before, member, ...)                                               \
+    {                                                                                    \
+        "config." name, before, CHOICE, offsetof(recogniser_config, member), 0, 0, {     \
+            __VA_ARGS__                                                                  \
+        }                                                                                \
+    }
 static const field_row fields[] = {
-    {"config.loss", "ctc", CHOICE, FIELD(loss), 0, 0, {"ctc", "lf-mmi"}},
-    {"config.units", NULL, CHOICE, FIELD(characters), 0, 0, {"words", "characters"}},
-    {"config.bands", NULL, WHOLE, FIELD(features.bands), 1, 200, {0}},
-    {"config.rate", "16000", WHOLE, FIELD(features.rate), 0, 16000, {0}},
-    {"config.normalise",
-     NULL,
-     CHOICE,
-     FIELD(features.normalise),
-     0,
-     0,
-     {"speaker", "utterance", "none"}},
-    {"config.hop", NULL, WHOLE, FIELD(features.hop), 1, 64, {0}},
-    {"config.context", NULL, WHOLE, FIELD(features.context), 1, 256, {0}},
-    {"config.every", "1", WHOLE, FIELD(features.every), 1, 64, {0}},
-    {"config.join", NULL, REAL, FIELD(join), 0, 3600, {0}},
-    {"config.topology",
-     "chain",
-     CHOICE,
-     FIELD(topology),
-     0,
-     0,
-     {"chain", "one", "blank"}},
-    {"config.whole", "false", CHOICE, FIELD(whole), 0, 0, {"false", "true"}},
-    {"config.leak", "0.1", REAL, FIELD(leak), 1e-8, 1, {0}},
-    {"config.output_l2", "5e-05", REAL, FIELD(l2), 0, 10, {0}},
-    {"config.output_range", "0.01", REAL, FIELD(range), 0, 10, {0}},
+    CHOICES("loss", "ctc", loss, "ctc", "lf-mmi"),
+    CHOICES("units", NULL, characters, "words", "characters"),
+    NUMBER("bands", NULL, WHOLE, features.bands, 1, 200),
+    NUMBER("rate", "16000", WHOLE, features.rate, 0, 16000),
+    CHOICES("normalise", NULL, features.normalise, "speaker", "utterance", "none"),
+    NUMBER("hop", NULL, WHOLE, features.hop, 1, 64),
+    NUMBER("context", NULL, WHOLE, features.context, 1, 256),
+    NUMBER("every", "1", WHOLE, features.every, 1, 64),
+    NUMBER("join", NULL, REAL, join, 0, 3600),
+    CHOICES("topology", "chain", topology, "chain", "one", "blank"),
+    CHOICES("whole", "false", whole, "false", "true"),
+    NUMBER("leak", "0.1", REAL, leak, 1e-8, 1),
+    NUMBER("output_l2", "5e-05", REAL, l2, 0, 10),
+    NUMBER("output_range", "0.01", REAL, range, 0, 10),
 };
 
 static shoal_status read_notes(shoal_recogniser *made, const shoal_checkpoint *file) {

@@ -401,11 +401,7 @@ shoal_status sh_lexicon_end(lexicon_draft *draft, shoal_status status,
         else
             shoal_lexicon_close(made);
     }
-    free(draft->names);
-    free(draft->text);
-    free(draft->entries);
-    free(draft->phones);
-    free(draft);
+    FREE_ALL(draft->names, draft->text, draft->entries, draft->phones, draft);
     return status;
 }
 
@@ -457,14 +453,8 @@ shoal_status shoal_lexicon_open_list(shoal_context *context, const char *files,
 void shoal_lexicon_close(shoal_lexicon *lexicon) {
     if (!lexicon)
         return;
-    free(lexicon->text);
-    free(lexicon->words);
-    free(lexicon->folded);
-    free(lexicon->first);
-    free(lexicon->begin);
-    free(lexicon->phones);
-    free(lexicon->names);
-    free(lexicon);
+    FREE_ALL(lexicon->text, lexicon->words, lexicon->folded, lexicon->first,
+             lexicon->begin, lexicon->phones, lexicon->names, lexicon);
 }
 
 /* ---- Asking ------------------------------------------------------------------------ */

@@ -75,18 +75,8 @@ int32_t sh_ngram_add_word(shoal_ngram *model, const char *text, size_t length) {
 /* ---- States ------------------------------------------------------------------------ */
 
 int64_t sh_ngram_child(const shoal_ngram *model, int level, int64_t entry, int32_t word) {
-    const ngram_level *above = &model->levels[level + 1];
-    int64_t low = model->levels[level].children[entry];
-    int64_t high = model->levels[level].children[entry + 1];
-    const int64_t end = high;
-    while (low < high) {
-        const int64_t middle = (low + high) / 2;
-        if (above->words[middle] < word)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < end && above->words[low] == word ? low : -1;
+    const int32_t *children = model->levels[level].children + entry;
+    return find_rising(model->levels[level + 1].words, children[0], children[1], word);
 }
 
 static int level_of(const shoal_ngram *model, int32_t state) {
@@ -159,16 +149,11 @@ void shoal_ngram_close(shoal_ngram *model) {
     if (!model)
         return;
     for (int i = 0; i <= NGRAM_MOST_ORDER; i++) {
-        free(model->levels[i].words);
-        free(model->levels[i].probs);
-        free(model->levels[i].backoffs);
-        free(model->levels[i].children);
-        free(model->levels[i].shorter);
+        const ngram_level *level = &model->levels[i];
+        FREE_ALL(level->words, level->probs, level->backoffs, level->children,
+                 level->shorter);
     }
-    free(model->letters);
-    free(model->texts);
-    free(model->table);
-    free(model);
+    FREE_ALL(model->letters, model->texts, model->table, model);
 }
 
 shoal_status sh_ngram_level_room(shoal_ngram *model, int level, int64_t count) {

@@ -224,7 +224,9 @@ static void add_record(word_search *s, token *to, const token *from, int32_t spe
         to->score = score;
         return;
     }
-    if (!sh_paths_grow(&s->paths)) {
+    if (s->paths.count == INT32_MAX - 1 ||
+        !grow(&s->paths.records, &s->paths.room, s->paths.count + 1,
+              sizeof *s->paths.records)) {
         s->failed = true;
         return;
     }
@@ -481,17 +483,10 @@ static void free_search(word_search *s) {
     if (!s)
         return;
     token_set *const sets[] = {&s->now, &s->next, &s->roots, &s->next_roots};
-    for (int i = 0; i < 4; i++) {
-        free(sets[i]->list);
-        free(sets[i]->slots);
-    }
-    free(s->scores.enter);
-    free(s->scores.stay);
-    free(s->cache);
-    free(s->paths.records);
-    free(s->paths.bases);
-    free(s->paths.ends);
-    free(s);
+    for (int i = 0; i < 4; i++)
+        FREE_ALL(sets[i]->list, sets[i]->slots);
+    FREE_ALL(s->scores.enter, s->scores.stay, s->cache, s->paths.records, s->paths.bases,
+             s->paths.ends, s);
 }
 
 static word_search *make_search(const shoal_word_decoder *decoder) {

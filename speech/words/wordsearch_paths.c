@@ -9,12 +9,6 @@
 
 enum { MOST_ITEMS = 400000, LONGEST_WORD = 200 };
 
-bool sh_paths_grow(word_paths *paths) {
-    if (paths->count == INT32_MAX - 1)
-        return false;
-    return grow(&paths->records, &paths->room, paths->count + 1, sizeof *paths->records);
-}
-
 /* ---- Dropping records -------------------------------------------------------------- */
 
 /* wanted [count]: groups that are; on return also all that lead to them. kept [count]:
@@ -33,8 +27,7 @@ bool sh_paths_shrink(word_paths *paths, int32_t *const *groups, int64_t count) {
     char *marks = calloc(2, size);
     int32_t *numbers = malloc(sizeof *numbers * size);
     if (!marks || !numbers) {
-        free(marks);
-        free(numbers);
+        FREE_ALL(marks, numbers);
         return false;
     }
     for (int64_t i = 0; i < count; i++)
@@ -56,8 +49,7 @@ bool sh_paths_shrink(word_paths *paths, int32_t *const *groups, int64_t count) {
     for (int64_t i = 0; i < count; i++)
         if (*groups[i] >= 0)
             *groups[i] = numbers[*groups[i]];
-    free(marks);
-    free(numbers);
+    FREE_ALL(marks, numbers);
     return true;
 }
 
@@ -317,11 +309,6 @@ bool sh_paths_read(const word_paths *paths, const shoal_word_settings *settings,
     }
     for (int64_t i = 0; found && i < settings->nbest; i++)
         free(found[i].members);
-    free(found);
-    free(q.items);
-    free(q.heap);
-    free(sums.wanted);
-    free(sums.before);
-    free(sums.after);
+    FREE_ALL(found, q.items, q.heap, sums.wanted, sums.before, sums.after);
     return good;
 }

@@ -150,8 +150,7 @@ shoal_status sh_word_tree_make(const shoal_lexicon *lexicon, const shoal_ngram *
     tree_draft draft = {0};
     *tree = (word_tree){.unknown = unknown > 0 ? (float)log(unknown) : -INFINITY};
     const bool made = grow_tree(lexicon, ngram, tree, &draft);
-    free(draft.rows);
-    free(draft.ranges);
+    FREE_ALL(draft.rows, draft.ranges);
     if (!made)
         return sh_fail(lexicon->context, SHOAL_NO_MEMORY, "out of memory for the tree");
     if (tree->heard == 0)
@@ -161,8 +160,6 @@ shoal_status sh_word_tree_make(const shoal_lexicon *lexicon, const shoal_ngram *
 }
 
 void sh_word_tree_free(word_tree *tree) {
-    free(tree->nodes);
-    free(tree->words);
-    free(tree->hears);
+    FREE_ALL(tree->nodes, tree->words, tree->hears);
     *tree = (word_tree){0};
 }
