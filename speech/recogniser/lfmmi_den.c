@@ -169,7 +169,6 @@ bool sh_den_pass(const den_graph *den, float leak, const float *y, int64_t steps
                  float *gradient, float sign) {
     const size_t states = (size_t)den->states, all = (size_t)steps + 1;
     const size_t doubles = all + (size_t)outputs;
-    den_pass p = {.den = den, .leak = leak, .y = y, .steps = steps, .outputs = outputs};
     double last;
     if (!sh_lfmmi_room(&scratch->rows, &scratch->row_room,
                        all * states * sizeof(float)) ||
@@ -177,12 +176,18 @@ bool sh_den_pass(const den_graph *den, float leak, const float *y, int64_t steps
                        doubles * sizeof(double) +
                            ((size_t)outputs + 2 * states) * sizeof(float)))
         return false;
-    p.rows = scratch->rows;
-    p.totals = scratch->small;
-    p.posteriors = p.totals + all;
-    p.x = (float *)(void *)(p.posteriors + outputs);
-    p.b = p.x + outputs;
-    p.entered = p.b + states;
+    float *x = (float *)(void *)(scratch->small + doubles);
+    const den_pass p = {den,
+                        leak,
+                        y,
+                        steps,
+                        outputs,
+                        .rows = scratch->rows,
+                        .totals = scratch->small,
+                        .posteriors = scratch->small + all,
+                        .x = x,
+                        .b = x + outputs,
+                        .entered = x + outputs + states};
     *logarithm = go_ahead(&p, &last);
     if (gradient && isfinite(*logarithm) && !go_back(&p, last, gradient, sign))
         *logarithm = NAN;

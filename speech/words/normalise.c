@@ -203,11 +203,6 @@ static void append_word(word_writer *out, const char *word) {
     }
 }
 
-static void append_currency(word_writer *out, const char *name) {
-    write_number(out, "");
-    out->currency = name;
-}
-
 /* ---- Words to their normal form ---------------------------------------------------- */
 
 typedef struct {
@@ -329,19 +324,6 @@ static const char base_letters[] =
 
 _Static_assert(sizeof base_letters == 0x180 - 0xc0 + 1, "one for each character");
 
-static const char *two_letters(uint32_t c) {
-    switch (c) {
-    case 0xc6:
-    case 0xe6: return "ae";
-    case 0xde:
-    case 0xfe: return "th";
-    case 0xdf: return "ss";
-    case 0x132:
-    case 0x133: return "ij";
-    default: return "oe";
-    }
-}
-
 typedef struct {
     word_writer *out;
     char word[LONGEST_WORD];
@@ -366,74 +348,57 @@ static void add_bytes(word_reader *in, const char *bytes, size_t count) {
     in->length += count;
 }
 
-/* Beyond ASCII. */
-static void read_other(word_reader *in, uint32_t c, const char *bytes, size_t length) {
-    if (c >= 0xc0 && c <= 0x17f) {
-        char base = base_letters[c - 0xc0];
-        if (base == '-')
-            end_word(in);
-        else
-            add_bytes(in, base == '.' ? two_letters(c) : &base, base == '.' ? 2 : 1);
-    } else if (c == 0x2018 || c == 0x2019 || c == 0x2bc) {
-        add_bytes(in, "'", 1);
-    } else if (c == 0xa3 || c == 0x20ac) {
-        end_word(in);
-        append_currency(in->out, c == 0xa3 ? "pounds" : "euros");
-    } else if (c < 0xc0 || (c >= 0x2000 && c <= 0x2bff) || (c >= 0x3000 && c <= 0x303f) ||
-               (c >= 0xff00 && c <= 0xff0f) || c == 0xfffd) {
-        end_word(in);                    /* punctuation and symbols */
-    } else if (c < 0x300 || c > 0x36f) { /* those are accents of the letter before */
-        add_bytes(in, bytes, length);
-    }
-}
-
-static void read_ascii(word_reader *in, const char *text, char before) {
-    char c = *text;
-    bool in_number = isdigit((unsigned char)before) && isdigit((unsigned char)text[1]);
-    if (isalnum((unsigned char)c)) {
-        char lower = (char)tolower((unsigned char)c);
-        add_bytes(in, &lower, 1);
-    } else if (c == '\'' || (c == '.' && in_number)) {
-        add_bytes(in, &c, 1);
-    } else if (!(c == ',' && in_number)) {
-        end_word(in);
-        if (c == '&')
-            append_word(in->out, "and");
-        if (c == '%')
-            append_word(in->out, "percent");
-        if (c == '$')
-            append_currency(in->out, "dollars");
-    }
-}
-
-/* The end of what stands in brackets that open at `text`; NULL: none, or not closed. */
-static const char *bracket_end(const char *text) {
-    char closing = *text == '[' ? ']' : *text == '(' ? ')' : *text == '<' ? '>' : 0;
-    const char *end = closing ? strchr(text, closing) : NULL;
-    return end ? end + 1 : NULL;
-}
-
 size_t sh_normalise_words(const char *text, char *normal, size_t size) {
     word_writer out = {.text = normal, .size = size};
     word_reader in = {.out = &out};
-    char before = 0;
-    while (*text) {
-        const char *end = bracket_end(text);
+    size_t length;
+    for (char before = 0; *text; text += length) {
+        /* What stands in brackets is passed over. */
+        const char closing = *text == '[' ? ']' : *text == '(' ? ')' : '>';
+        const char *end = strchr("[(<", *text) ? strchr(text, closing) : NULL;
         uint32_t c = 0xfffd; /* a byte that begins no character counts as one */
         if (end) {
             end_word(&in);
             before = 0;
-            text = end;
+            length = (size_t)(end - text) + 1;
             continue;
         }
         const int bytes = sh_utf8_next(text, strnlen(text, UTF8_MOST), &c);
-        const size_t length = bytes > 0 ? (size_t)bytes : 1;
-        if (c < 0x80)
-            read_ascii(&in, text, before);
-        else
-            read_other(&in, c, text, length);
+        const bool in_number = isdigit((unsigned char)before) &&
+                               isdigit((unsigned char)text[1]);
+        length = bytes > 0 ? (size_t)bytes : 1;
         before = c < 0x80 ? *text : 0;
-        text += length;
+        if (c < 0x80 && isalnum((int)c)) {
+            add_bytes(&in, &(char){(char)tolower((int)c)}, 1);
+        } else if (c == '\'' || c == 0x2018 || c == 0x2019 || c == 0x2bc) {
+            add_bytes(&in, "'", 1);
+        } else if (c == '.' && in_number) {
+            add_bytes(&in, ".", 1);
+        } else if (c >= 0xc0 && c <= 0x17f && base_letters[c - 0xc0] == '.') {
+            add_bytes(&in,
+                      c == 0xc6 || c == 0xe6     ? "ae"
+                      : c == 0xde || c == 0xfe   ? "th"
+                      : c == 0xdf                ? "ss"
+                      : c == 0x132 || c == 0x133 ? "ij"
+                                                 : "oe",
+                      2);
+        } else if (c >= 0xc0 && c <= 0x17f && base_letters[c - 0xc0] != '-') {
+            add_bytes(&in, &base_letters[c - 0xc0], 1);
+        } else if (c < 0x180 || (c >= 0x2000 && c <= 0x2bff) ||
+                   (c >= 0x3000 && c <= 0x303f) || (c >= 0xff00 && c <= 0xff0f) ||
+                   c == 0xfffd) { /* punctuation and symbols */
+            if (c == ',' && in_number)
+                continue;
+            end_word(&in);
+            if (c == '&' || c == '%')
+                append_word(&out, c == '&' ? "and" : "percent");
+            if (c == '$' || c == 0xa3 || c == 0x20ac) {
+                write_number(&out, "");
+                out.currency = c == '$' ? "dollars" : c == 0xa3 ? "pounds" : "euros";
+            }
+        } else if (c < 0x300 || c > 0x36f) { /* those are accents of the letter before */
+            add_bytes(&in, text, length);
+        }
     }
     end_word(&in);
     write_number(&out, "");

@@ -327,19 +327,12 @@ static bool shrink_records(word_search *s) {
 static void set_scores(word_search *s, const float *row) {
     const int32_t phones = s->decoder->phones, silence = phones - 1;
     step_scores *to = &s->scores;
-    for (int32_t p = 0; p < phones; p++)
-        switch (s->decoder->topology) {
-        case SHOAL_TOPOLOGY_CHAIN:
-            to->enter[p] = row[2 * p];
-            to->stay[p] = row[2 * p + 1];
-            break;
-        case SHOAL_TOPOLOGY_ONE: to->enter[p] = to->stay[p] = row[p]; break;
-        case SHOAL_TOPOLOGY_BLANK:
-            to->enter[p] = row[p];
-            to->stay[p] = row[phones];
-            break;
-        case SHOAL_TOPOLOGY_CTC: break;
-        }
+    const bool blank = s->decoder->topology == SHOAL_TOPOLOGY_BLANK;
+    const int32_t each = s->decoder->topology == SHOAL_TOPOLOGY_CHAIN ? 2 : 1;
+    for (int32_t p = 0; p < phones && !is_ctc(s); p++) {
+        to->enter[p] = row[each * p];
+        to->stay[p] = row[blank ? phones : each * p + each - 1];
+    }
     if (is_ctc(s)) {
         /* enter[p] is class p + 1, and the silence's place stays free */
         float high = -INFINITY;

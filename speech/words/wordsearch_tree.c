@@ -72,30 +72,6 @@ static bool add_node(word_tree *tree, tree_draft *draft, tree_range range,
     return true;
 }
 
-/* The words that end in a node and its children, from the pronunciations in its range. */
-static bool open_node(word_tree *tree, tree_draft *draft, int32_t node) {
-    const tree_range own = draft->ranges[node];
-    int64_t at = own.begin;
-    tree->nodes[node].word = tree->word_count;
-    for (; at < own.end && draft->rows[at].length == own.depth; at++)
-        tree->words[tree->word_count++] = draft->rows[at].word;
-    const int64_t ended = at - own.begin;
-    tree->nodes[node].child = tree->node_count;
-    while (at < own.end) {
-        const int32_t phone = draft->rows[at].phones[own.depth];
-        tree_range range = {at, at, own.depth + 1};
-        while (range.end < own.end && draft->rows[range.end].phones[own.depth] == phone)
-            range.end++;
-        if (!add_node(tree, draft, range, phone))
-            return false;
-        at = range.end;
-    }
-    const int64_t children = tree->node_count - tree->nodes[node].child;
-    tree->nodes[node].word_count = (int16_t)(ended < INT16_MAX ? ended : INT16_MAX);
-    tree->nodes[node].child_count = (int16_t)children;
-    return true;
-}
-
 static bool grow_tree(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
                       word_tree *tree, tree_draft *draft) {
     const shoal_lexicon_info info = shoal_lexicon_describe(lexicon);
@@ -126,9 +102,29 @@ static bool grow_tree(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
     qsort(draft->rows, (size_t)draft->count, sizeof *draft->rows, compare);
     if (!add_node(tree, draft, (tree_range){0, draft->count, 0}, -1))
         return false;
-    for (int32_t i = 0; i < tree->node_count; i++)
-        if (!open_node(tree, draft, i))
-            return false;
+    for (int32_t i = 0; i < tree->node_count; i++) {
+        /* The words that end in a node and its children, from the pronunciations in its
+           range. */
+        const tree_range own = draft->ranges[i];
+        int64_t at = own.begin;
+        tree->nodes[i].word = tree->word_count;
+        for (; at < own.end && draft->rows[at].length == own.depth; at++)
+            tree->words[tree->word_count++] = draft->rows[at].word;
+        const int64_t ended = at - own.begin;
+        tree->nodes[i].child = tree->node_count;
+        while (at < own.end) {
+            const int32_t phone = draft->rows[at].phones[own.depth];
+            tree_range range = {at, at, own.depth + 1};
+            while (range.end < own.end &&
+                   draft->rows[range.end].phones[own.depth] == phone)
+                range.end++;
+            if (!add_node(tree, draft, range, phone))
+                return false;
+            at = range.end;
+        }
+        tree->nodes[i].word_count = (int16_t)(ended < INT16_MAX ? ended : INT16_MAX);
+        tree->nodes[i].child_count = (int16_t)(tree->node_count - tree->nodes[i].child);
+    }
     /* Children come after their parents. */
     for (int32_t i = tree->node_count - 1; i >= 0; i--) {
         tree_node *node = &tree->nodes[i];
