@@ -122,57 +122,12 @@ const command_help wer_help = {
     "Ctrl-C shows the windows measured so far; twice ends at once.\n",
     "DIR"};
 
-/* ---- Options ----------------------------------------------------------------------- */
-
-/* KIND@MODE; without a mode, that of the options. Misspelt kinds are mistakes of the
-   command line; the shortest spelling is shown. */
-static void read_kind(wer_job *job, const char *spelling, wer_kind *kind) {
-    const char *at = strchr(spelling, '@');
-    kind->mode = job->vad || job->join > 0 ? WER_VAD : WER_WINDOW;
-    snprintf(kind->attention, KIND_NAME, "%.*s", (int)strcspn(spelling, "@"), spelling);
-    if (!at)
-        return;
-    for (kind->mode = job->join > 0; wer_modes[kind->mode]; kind->mode++)
-        if (strcmp(at + 1, wer_modes[kind->mode]) == 0)
-            return;
-    die(EXIT_USAGE, "--attention has %s; behind @ stand%s vad, no-vad or published",
-        spelling, job->join > 0 ? "" : " window,");
-}
-
 /* ---- Arrangements ------------------------------------------------------------------ */
-
-/* The first as the options say, the second with one utterance in a window, the others in
-   other orders and with other gaps. */
-static wer_arrangement choose_arrangement(const wer_job *job, int at) {
-    static const double gaps[] = {0, 0.25, 1, 2, 0.5};
-    const int64_t several = job->per_window > 1 ? job->per_window : 2;
-    const uint64_t seed = job->seed + (uint64_t)at;
-    if (job->join > 0)
-        return (wer_arrangement){INT64_MAX, job->gap, job->shuffle || at > 0, seed, 0};
-    if (at == 0)
-        return (wer_arrangement){job->per_window, job->gap, job->shuffle, seed, 0};
-    if (at == 1)
-        return (wer_arrangement){job->per_window > 1 ? 1 : 2, job->gap, false, seed, 0};
-    return (wer_arrangement){several, gaps[(at - 2) % 5], true, seed, 0};
-}
-
-/* The next of the order that fit into one window, or recording. */
-static void fill_window(const wer_job *job, const wer_arrangement *arrangement,
-                        const int *order, int left, wer_window *window) {
-    const double most = job->join > 0 ? 60 * job->join : WER_WINDOW_SECONDS;
-    while (window->count < left && window->count < arrangement->per_window) {
-        const int next = order[window->count];
-        const double more = job->utterances[next].seconds +
-                            (window->count > 0 ? arrangement->gap : 0);
-        if (window->count > 0 && window->seconds + more > most)
-            break;
-        window->seconds += more;
-        window->members[window->count++] = next;
-    }
-}
 
 /* Reads how long the utterances are and arranges them. */
 static void arrange(wer_job *job) {
+    static const double gaps[] = {0, 0.25, 1, 2, 0.5};
+    const double most = job->join > 0 ? 60 * job->join : WER_WINDOW_SECONDS;
     const shoal_speech_info info = shoal_speech_describe(job->speech);
     const size_t utterances = (size_t)job->utterance_count,
                  arrangements = (size_t)job->arrangement_count;
@@ -194,7 +149,21 @@ static void arrange(wer_job *job) {
     for (int at = 0; at < (int)job->arrangement_count; at++) {
         /* order: [utterance_count], to be filled. */
         wer_arrangement *arrangement = &job->arrangements[at];
-        *arrangement = choose_arrangement(job, at);
+        /* The first as the options say, the second with one utterance in a window, the
+           others in other orders and with other gaps. */
+        *arrangement = (wer_arrangement){job->per_window, job->gap, job->shuffle,
+                                         job->seed + (uint64_t)at, 0};
+        if (job->join > 0) {
+            arrangement->per_window = INT64_MAX;
+            arrangement->shuffled = job->shuffle || at > 0;
+        } else if (at == 1) {
+            arrangement->per_window = job->per_window > 1 ? 1 : 2;
+            arrangement->shuffled = false;
+        } else if (at > 1) {
+            arrangement->per_window = job->per_window > 1 ? job->per_window : 2;
+            arrangement->gap = gaps[(at - 2) % 5];
+            arrangement->shuffled = true;
+        }
         for (int i = 0; i < job->utterance_count; i++)
             order[i] = i;
         for (int i = job->utterance_count - 1; arrangement->shuffled && i > 0; i--) {
@@ -209,8 +178,17 @@ static void arrange(wer_job *job) {
             wer_window *window = &job->windows[job->window_count++];
             window->arrangement = at;
             window->members = job->members + place;
-            fill_window(job, arrangement, order + first, job->utterance_count - first,
-                        window);
+            /* The next of the order that fit into one window, or recording. */
+            while (first + window->count < job->utterance_count &&
+                   window->count < arrangement->per_window) {
+                const int next = order[first + window->count];
+                const double more = job->utterances[next].seconds +
+                                    (window->count > 0 ? arrangement->gap : 0);
+                if (window->count > 0 && window->seconds + more > most)
+                    break;
+                window->seconds += more;
+                window->members[window->count++] = next;
+            }
             for (int kind = 0; kind < job->kind_count; kind++)
                 window->errors[kind] = job->errors + place * (size_t)job->kind_count +
                                        kind * window->count;
@@ -248,38 +226,34 @@ static int collect(void *user, const shoal_segment *segment) {
     return 0;
 }
 
-/* Greedy or beams at temperature 0; without timestamps, unless they are asked for or one
-   recording alone goes beyond the window: that is heard from the beginning. */
-static shoal_status hear_window(const wer_run *run, const float *encoded, FILE *to) {
+/* In a window greedy or beams at temperature 0; without timestamps, unless they are asked
+   for or one recording alone goes beyond the window: that is heard from the beginning.
+   Otherwise as shoal transcribe does it; the encoder's time is that of one window. */
+static shoal_status hear(const wer_run *run, wer_kind *kind, const float *encoded,
+                         FILE *to) {
     const wer_job *job = run->job;
+    const bool window = kind->mode == WER_WINDOW;
     const bool longer = run->window->count == 1 &&
                         run->window->seconds >= WER_WINDOW_SECONDS;
     const shoal_transcribe_options options = {.language = job->language,
                                               .beams = (int)job->beams,
-                                              .no_timestamps = !longer &&
+                                              .no_timestamps = window && !longer &&
                                                                !job->timestamps,
-                                              .no_vad = 1,
-                                              .no_fallback = 1};
-    if (!longer)
+                                              .no_vad = window ||
+                                                        kind->mode == WER_NO_VAD,
+                                              .no_fallback = window,
+                                              .published = kind->mode == WER_PUBLISHED};
+    if (window && !longer)
         return shoal_speech_decode(job->speech, encoded, run->window->seconds, &options,
                                    collect, to, NULL);
     shoal_transcription summary;
     const shoal_status status = shoal_speech_transcribe(job->speech, &run->recording,
                                                         &options, collect, to, &summary);
-    run->window->seconds = status == SHOAL_OK ? summary.seconds : run->window->seconds;
-    return status;
-}
-
-/* As shoal transcribe does it; the encoder's time is that of one window. */
-static shoal_status transcribe(const wer_run *run, wer_kind *kind, FILE *to) {
-    const wer_job *job = run->job;
-    const shoal_transcribe_options options = {.language = job->language,
-                                              .beams = (int)job->beams,
-                                              .no_vad = kind->mode == WER_NO_VAD,
-                                              .published = kind->mode == WER_PUBLISHED};
-    shoal_transcription summary;
-    const shoal_status status = shoal_speech_transcribe(job->speech, &run->recording,
-                                                        &options, collect, to, &summary);
+    if (window) {
+        run->window->seconds = status == SHOAL_OK ? summary.seconds
+                                                  : run->window->seconds;
+        return status;
+    }
     if (job->done < WER_TIMED)
         kind->encoder_seconds[job->done] =
             summary.windows > 0 ? summary.encoder_seconds / (double)summary.windows : 0;
@@ -291,12 +265,11 @@ static void try_kind(wer_run *run, int index) {
     wer_job *job = run->job;
     wer_kind *kind = &job->kinds[index];
     float *out = index == job->reference ? run->exact : run->encoded;
-    const bool window = kind->mode == WER_WINDOW;
     size_t size;
     progress_say("window %d of %d, %s", job->done + 1, job->window_count, kind->spelling);
     demand_call(run, shoal_speech_set_attention(job->speech, kind->attention),
                 kind->spelling);
-    if (window) {
+    if (kind->mode == WER_WINDOW) {
         demand_call(run, shoal_speech_encode(job->speech, run->features, out),
                     kind->spelling);
         kind->output_errors[job->done] = job->kinds[job->reference].mode == WER_WINDOW
@@ -319,40 +292,9 @@ static void try_kind(wer_run *run, int index) {
     FILE *to = open_memstream(&run->window->texts[index], &size);
     if (!to)
         die_of_memory();
-    const shoal_status status = window ? hear_window(run, out, to)
-                                       : transcribe(run, kind, to);
+    const shoal_status status = hear(run, kind, out, to);
     fclose(to);
     demand_call(run, status, kind->spelling);
-}
-
-/* The reference first: the others are compared with it. */
-static void do_window(wer_run *run, int at) {
-    wer_job *job = run->job;
-    run->window = &job->windows[at];
-    for (int i = 0; i < run->window->count; i++)
-        run->paths[i] = job->utterances[run->window->members[i]].path;
-    run->recording =
-        (shoal_recording){.paths = run->paths,
-                          .files = run->window->count,
-                          .gap = job->arrangements[run->window->arrangement].gap};
-    demand(shoal_speech_features(job->speech, &run->recording, 0, run->features, NULL),
-           EXIT_BAD_INPUT);
-    try_kind(run, job->reference);
-    for (int kind = 0; kind < job->kind_count && !stop_signal(); kind++)
-        if (kind != job->reference)
-            try_kind(run, kind);
-    if (!stop_signal()) {
-        wer_window *window = run->window;
-        const char **references = reserve((size_t)window->count, sizeof *references);
-        for (int i = 0; i < window->count; i++)
-            references[i] = job->utterances[window->members[i]].text;
-        for (int kind = 0; kind < job->kind_count; kind++)
-            demand(shoal_count_part_errors(job->context, references, window->count,
-                                           window->texts[kind], window->errors[kind]),
-                   EXIT_BAD_INPUT);
-        free(references);
-        job->done++;
-    }
 }
 
 static void measure(wer_job *job) {
@@ -364,17 +306,42 @@ static void measure(wer_job *job) {
     run.encoded = run.exact + run.size;
     run.again = run.encoded + run.size;
     run.paths = reserve((size_t)job->utterance_count, sizeof *run.paths);
+    const char **references = reserve((size_t)job->utterance_count, sizeof *references);
     for (int kind = 0; kind < job->kind_count; kind++)
         job->kinds[kind].output_errors =
             reserve_zeros((size_t)job->window_count, sizeof(double));
     watch_stop();
-    for (int at = 0; at < job->window_count && !stop_signal(); at++)
-        do_window(&run, at);
+    for (int at = 0; at < job->window_count && !stop_signal(); at++) {
+        wer_window *window = run.window = &job->windows[at];
+        for (int i = 0; i < window->count; i++) {
+            run.paths[i] = job->utterances[window->members[i]].path;
+            references[i] = job->utterances[window->members[i]].text;
+        }
+        run.recording =
+            (shoal_recording){.paths = run.paths,
+                              .files = window->count,
+                              .gap = job->arrangements[window->arrangement].gap};
+        demand(shoal_speech_features(job->speech, &run.recording, 0, run.features, NULL),
+               EXIT_BAD_INPUT);
+        /* The reference first: the others are compared with it. */
+        try_kind(&run, job->reference);
+        for (int kind = 0; kind < job->kind_count && !stop_signal(); kind++)
+            if (kind != job->reference)
+                try_kind(&run, kind);
+        if (stop_signal())
+            break;
+        for (int kind = 0; kind < job->kind_count; kind++)
+            demand(shoal_count_part_errors(job->context, references, window->count,
+                                           window->texts[kind], window->errors[kind]),
+                   EXIT_BAD_INPUT);
+        job->done++;
+    }
     job->interrupted = stop_signal() != 0;
     job->seconds = seconds_now() - begun;
     free(run.features);
     free(run.exact);
     free(run.paths);
+    free(references);
 }
 
 /* ---- The command ------------------------------------------------------------------- */
@@ -402,8 +369,23 @@ int wer_command(int count, char **arguments) {
     default_kinds(&job.list, DEFAULT_KINDS);
     job.reference = place_full(&job.list, "attention", KINDS_MOST);
     job.kind_count = job.list.count;
-    for (int i = 0; i < job.kind_count; i++)
-        read_kind(&job, job.list.names[i], &job.kinds[i]);
+    /* KIND@MODE; without a mode, that of the options. Misspelt kinds are mistakes of the
+       command line; the shortest spelling is shown. */
+    for (int i = 0; i < job.kind_count; i++) {
+        const char *spelling = job.list.names[i], *at = strchr(spelling, '@');
+        int mode = job.vad || job.join > 0 ? WER_VAD : WER_WINDOW;
+        if (at)
+            for (mode = job.join > 0;
+                 wer_modes[mode] && strcmp(at + 1, wer_modes[mode]) != 0;)
+                mode++;
+        if (!wer_modes[mode])
+            die(EXIT_USAGE,
+                "--attention has %s; behind @ stand%s vad, no-vad or published", spelling,
+                job.join > 0 ? "" : " window,");
+        snprintf(job.kinds[i].attention, KIND_NAME, "%.*s", (int)strcspn(spelling, "@"),
+                 spelling);
+        job.kinds[i].mode = mode;
+    }
     if (count - optind != 1)
         die(EXIT_USAGE, "%s; usage: shoal %s",
             optind < count ? "one folder at a time" : "no folder was given",

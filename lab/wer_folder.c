@@ -50,21 +50,6 @@ static _Noreturn void bad_line(const text_line *line, const char *what) {
     die(EXIT_BAD_INPUT, "%s, line %ld: %s", line->file, line->number, what);
 }
 
-/* Empty lines are passed over. */
-static void take_line(wer_job *job, text_line *line, char *text, line_function *take) {
-    text[strcspn(text, "\r\n")] = 0;
-    if (text[strspn(text, " \t")] == 0)
-        return;
-    line->name = text;
-    line->rest = text + strcspn(text, " \t");
-    if (*line->rest)
-        *line->rest++ = 0;
-    line->rest += strspn(line->rest, " \t");
-    if (*line->name == 0 || strchr(line->name, '/') || strlen(line->name) > 1000)
-        bad_line(line, "it must begin with the name of a recording");
-    take(job, line);
-}
-
 static void read_lines(wer_job *job, const char *folder, const char *file,
                        line_function *take) {
     FILE *from = fopen(file, "r");
@@ -79,7 +64,17 @@ static void read_lines(wer_job *job, const char *folder, const char *file,
         line.number++;
         if (strlen(text) != (size_t)length)
             bad_line(&line, "is not text");
-        take_line(job, &line, text, take);
+        text[strcspn(text, "\r\n")] = 0;
+        if (text[strspn(text, " \t")] == 0) /* an empty line */
+            continue;
+        line.name = text;
+        line.rest = text + strcspn(text, " \t");
+        if (*line.rest)
+            *line.rest++ = 0;
+        line.rest += strspn(line.rest, " \t");
+        if (*line.name == 0 || strchr(line.name, '/') || strlen(line.name) > 1000)
+            bad_line(&line, "it must begin with the name of a recording");
+        take(job, &line);
     }
     if (ferror(from))
         die(EXIT_BAD_INPUT, "%s cannot be read: %s", file, strerror(errno));

@@ -63,24 +63,6 @@ static const char *number_text(char *text, size_t size, int decimals, double num
     return isfinite(number) ? text : "-";
 }
 
-static void print_row(const wer_job *job, int kind, int width) {
-    const shoal_word_errors errors = wer_count(job, kind, -1);
-    const wer_interval i = wer_intervals(job, kind);
-    char difference[64] = "";
-    if (kind != job->reference)
-        snprintf(difference, sizeof difference, "%+.2f  %+.2f to %+.2f", i.difference,
-                 i.difference_low, i.difference_high);
-    char milliseconds[32], speed[32], error[32];
-    printf("%-*s %6.2f  %5.2f to %5.2f %22s %6" PRId64 " %5" PRId64 " %5" PRId64
-           " %8s %7s %8s\n",
-           width, job->kinds[kind].spelling, i.rate, i.rate_low, i.rate_high, difference,
-           errors.substitutions, errors.insertions, errors.deletions,
-           number_text(milliseconds, sizeof milliseconds, 1,
-                       1e3 * median_seconds(job, kind)),
-           number_text(speed, sizeof speed, 2, times_full(job, kind)),
-           number_text(error, sizeof error, 5, mean_output_error(job, kind)));
-}
-
 static void print_arrangements(const wer_job *job) {
     printf("\n%-32s", "error rate, and minus full's");
     for (int kind = 0; kind < job->kind_count; kind++)
@@ -135,8 +117,22 @@ void wer_print(const wer_job *job) {
     printf("%-*s %6s  %14s %22s %6s %5s %5s %8s %7s %8s\n", width, "kind", "%",
            "interval", "full     interval", "stit.", "sert.", "let.", "ms", "vs full",
            "error");
-    for (int kind = 0; kind < job->kind_count; kind++)
-        print_row(job, kind, width);
+    for (int kind = 0; kind < job->kind_count; kind++) {
+        const shoal_word_errors own = wer_count(job, kind, -1);
+        const wer_interval i = wer_intervals(job, kind);
+        char difference[64] = "", milliseconds[32], speed[32], error[32];
+        if (kind != job->reference)
+            snprintf(difference, sizeof difference, "%+.2f  %+.2f to %+.2f", i.difference,
+                     i.difference_low, i.difference_high);
+        printf("%-*s %6.2f  %5.2f to %5.2f %22s %6" PRId64 " %5" PRId64 " %5" PRId64
+               " %8s %7s %8s\n",
+               width, job->kinds[kind].spelling, i.rate, i.rate_low, i.rate_high,
+               difference, own.substitutions, own.insertions, own.deletions,
+               number_text(milliseconds, sizeof milliseconds, 1,
+                           1e3 * median_seconds(job, kind)),
+               number_text(speed, sizeof speed, 2, times_full(job, kind)),
+               number_text(error, sizeof error, 5, mean_output_error(job, kind)));
+    }
     if (job->arrangement_count > 1)
         print_arrangements(job);
     printf("\nIntervals: 95 %%, bootstrap over utterances (%d draws, seed %" PRIu64

@@ -37,7 +37,6 @@ typedef struct {
 } list_row;
 
 typedef struct {
-    char *text; /* what the rows point into */
     list_row *rows;
     int64_t count;
     char name[512]; /* of the file, for messages */
@@ -81,80 +80,39 @@ static int64_t cut_rows(char *text, list_row *rows) {
     return count;
 }
 
-/* The first line of a text that is too long to be one, from 1; 0: none is. */
-static int64_t long_line(const char *at, size_t size) {
-    const char *end = at + size;
+static shoal_status read_text(shoal_context *context, const char *path, char **text) {
+    file_map map = {0};
+    TRY(sh_file_map_open(context, path, &map));
+    const char *at = (const char *)map.bytes, *end = at + map.size;
+    shoal_status status = SHOAL_OK;
     for (int64_t line = 1; at < end; line++) {
         const size_t left = (size_t)(end - at);
         const char *next = memchr(at, '\n', left < CORPUS_LINE ? left : CORPUS_LINE);
-        if (!next)
-            return left < CORPUS_LINE ? 0 : line;
-        at = next + 1;
+        if (!next && left >= CORPUS_LINE)
+            status = sh_fail(context, SHOAL_BAD_FILE,
+                             "%s: line %lld is longer than %d bytes", path,
+                             (long long)line, CORPUS_LINE);
+        at = next ? next + 1 : end;
     }
-    return 0;
-}
-
-static shoal_status read_text(shoal_context *context, const char *path, char **text) {
-    file_map map = {0};
-    const shoal_status status = sh_file_map_open(context, path, &map);
-    if (status != SHOAL_OK)
-        return status;
-    const int64_t line = long_line((const char *)map.bytes, map.size);
-    if (line > 0) {
-        sh_file_map_close(&map);
-        return sh_fail(context, SHOAL_BAD_FILE, "%s: line %lld is longer than %d bytes",
-                       path, (long long)line, CORPUS_LINE);
+    if (status == SHOAL_OK) {
+        *text = malloc(map.size + 1);
+        if (!*text)
+            status = no_memory(context);
     }
-    *text = malloc(map.size + 1);
-    if (*text) {
+    if (status == SHOAL_OK) {
         if (map.size)
             memcpy(*text, map.bytes, map.size);
         (*text)[map.size] = 0;
+        if (strlen(*text) != map.size)
+            status =
+                sh_fail(context, SHOAL_BAD_FILE, "%s: has bytes that are no text", path);
     }
-    const bool whole = *text && strlen(*text) == map.size;
     sh_file_map_close(&map);
-    if (!*text)
-        return no_memory(context);
-    return whole
-               ? SHOAL_OK
-               : sh_fail(context, SHOAL_BAD_FILE, "%s: has bytes that are no text", path);
+    return status;
 }
 
 static int compare_rows(const void *a, const void *b) {
     return strcmp(((const list_row *)a)->id, ((const list_row *)b)->id);
-}
-
-/* Missing files that may be missing leave the list empty. */
-static shoal_status read_list(shoal_context *context, const char *folder,
-                              const char *name, bool wanted, list_file *file,
-                              list_row **sorted) {
-    const int length = snprintf(file->name, sizeof file->name,
-                                name[0] == '/' ? "%s%s" : "%s/%s",
-                                name[0] == '/' ? "" : folder, name);
-    if (length < 0 || length >= (int)sizeof file->name)
-        return sh_fail(context, SHOAL_INVALID, "%.80s...: the path is too long", folder);
-    if (!wanted && access(file->name, F_OK) != 0)
-        return SHOAL_OK;
-    const shoal_status status = read_text(context, file->name, &file->text);
-    if (status != SHOAL_OK)
-        return status;
-    char *text = file->text;
-    if (strncmp(text, "\xef\xbb\xbf", 3) == 0) /* the mark of UTF-8 */
-        text += 3;
-    const int64_t most = cut_rows(text, NULL);
-    file->rows = calloc((size_t)most + 1, sizeof *file->rows);
-    *sorted = calloc((size_t)most + 1, sizeof **sorted);
-    if (!file->rows || !*sorted)
-        return no_memory(context);
-    file->count = cut_rows(text, file->rows);
-    memcpy(*sorted, file->rows, sizeof **sorted * (size_t)file->count);
-    qsort(*sorted, (size_t)file->count, sizeof **sorted, compare_rows);
-    for (int64_t i = 1; i < file->count; i++)
-        if (strcmp((*sorted)[i].id, (*sorted)[i - 1].id) == 0)
-            return sh_fail(context, SHOAL_BAD_FILE, "%s: line %lld: %s is there twice",
-                           file->name, (long long)(*sorted)[i].line,
-                           sh_shown((*sorted)[i].id).text);
-    return SHOAL_OK;
 }
 
 static const list_row *find(const corpus_lists *lists, int list, const char *id) {
@@ -165,17 +123,41 @@ static const list_row *find(const corpus_lists *lists, int list, const char *id)
                    sizeof key, compare_rows);
 }
 
+/* Missing files that may be missing leave their lists empty. */
 static shoal_status read_lists(shoal_corpus *corpus, const char *folder,
                                corpus_lists *lists) {
+    shoal_context *context = corpus->context;
     const char *labels = corpus->options.labels ? corpus->options.labels : "text";
     const char *const names[LISTS] = {"wav.scp", "segments", labels, "utt2spk"};
     for (int i = 0; i < LISTS; i++) {
-        const shoal_status status = read_list(corpus->context, folder, names[i],
-                                              i == WAV_SCP || i == LABELS,
-                                              &lists->files[i], &lists->sorted[i]);
-        corpus->texts[i] = lists->files[i].text;
-        if (status != SHOAL_OK)
-            return status;
+        list_file *file = &lists->files[i];
+        const bool whole = names[i][0] == '/';
+        const int length = snprintf(file->name, sizeof file->name,
+                                    whole ? "%s%s" : "%s/%s", whole ? "" : folder,
+                                    names[i]);
+        if (length < 0 || length >= (int)sizeof file->name)
+            return sh_fail(context, SHOAL_INVALID, "%.80s...: the path is too long",
+                           folder);
+        if (i != WAV_SCP && i != LABELS && access(file->name, F_OK) != 0)
+            continue;
+        TRY(read_text(context, file->name, &corpus->texts[i]));
+        char *text = corpus->texts[i];
+        if (strncmp(text, "\xef\xbb\xbf", 3) == 0) /* the mark of UTF-8 */
+            text += 3;
+        const size_t most = (size_t)cut_rows(text, NULL);
+        list_row *sorted = calloc(most + 1, sizeof *sorted);
+        file->rows = calloc(most + 1, sizeof *file->rows);
+        lists->sorted[i] = sorted;
+        if (!file->rows || !sorted)
+            return no_memory(context);
+        file->count = cut_rows(text, file->rows);
+        memcpy(sorted, file->rows, sizeof *sorted * (size_t)file->count);
+        qsort(sorted, (size_t)file->count, sizeof *sorted, compare_rows);
+        for (int64_t k = 1; k < file->count; k++)
+            if (strcmp(sorted[k].id, sorted[k - 1].id) == 0)
+                return sh_fail(context, SHOAL_BAD_FILE,
+                               "%s: line %lld: %s is there twice", file->name,
+                               (long long)sorted[k].line, sh_shown(sorted[k].id).text);
     }
     return SHOAL_OK;
 }
@@ -208,48 +190,41 @@ static shoal_status take_recordings(shoal_corpus *corpus, const char *folder,
     return SHOAL_OK;
 }
 
-/* "REC BEGIN END" */
-static shoal_status take_segment(shoal_corpus *corpus, const corpus_lists *lists,
-                                 const list_row *row, corpus_utterance *made) {
-    const list_file *list = &lists->files[SEGMENTS];
-    char *recording = row->rest, *numbers = recording + strcspn(recording, " \t");
-    char *after;
-    if (*numbers)
-        *numbers++ = 0;
-    made->begin = strtod(numbers, &after);
-    made->end = after == numbers ? -1 : strtod(after, &numbers);
-    if (after == numbers || *numbers || !(made->begin >= 0) ||
-        (made->end != -1 && !(made->end > made->begin)))
-        return sh_fail(corpus->context, SHOAL_BAD_FILE,
-                       "%s: line %lld: it must be ID RECORDING BEGIN END with 0 <= BEGIN "
-                       "< END in seconds, or END -1 for the recording's end",
-                       list->name, (long long)row->line);
-    const list_row *found = find(lists, WAV_SCP, recording);
-    made->recording = found ? found->index : -1;
-    if (!found)
-        sh_corpus_refuse(made, "its recording %s is not in wav.scp",
-                         sh_shown(recording).text);
-    return SHOAL_OK;
-}
-
 static shoal_status take_utterances(shoal_corpus *corpus, const corpus_lists *lists) {
     const bool parts = lists->files[SEGMENTS].count > 0;
     const list_file *list = &lists->files[parts ? SEGMENTS : WAV_SCP];
-    shoal_status status = SHOAL_OK;
     corpus->utterances = calloc((size_t)list->count + 1, sizeof *corpus->utterances);
     if (!corpus->utterances)
         return no_memory(corpus->context);
-    for (int64_t i = 0; i < list->count && status == SHOAL_OK; i++) {
+    for (int64_t i = 0; i < list->count; i++) {
         corpus_utterance *made = &corpus->utterances[corpus->utterance_count++];
         *made = (corpus_utterance){.id = list->rows[i].id, .recording = i, .end = -1};
         const list_row *speaker = find(lists, SPEAKERS, made->id);
         made->speaker = speaker ? speaker->rest : made->id;
         if (!speaker && lists->files[SPEAKERS].count > 0)
             sh_corpus_refuse(made, "has no speaker in utt2spk");
-        if (parts)
-            status = take_segment(corpus, lists, &list->rows[i], made);
+        if (!parts)
+            continue;
+        /* "REC BEGIN END" */
+        char *recording = list->rows[i].rest, *after;
+        char *numbers = recording + strcspn(recording, " \t");
+        if (*numbers)
+            *numbers++ = 0;
+        made->begin = strtod(numbers, &after);
+        made->end = after == numbers ? -1 : strtod(after, &numbers);
+        if (after == numbers || *numbers || !(made->begin >= 0) ||
+            (made->end != -1 && !(made->end > made->begin)))
+            return sh_fail(corpus->context, SHOAL_BAD_FILE,
+                           "%s: line %lld: it must be ID RECORDING BEGIN END with 0 <= "
+                           "BEGIN < END in seconds, or END -1 for the recording's end",
+                           list->name, (long long)list->rows[i].line);
+        const list_row *found = find(lists, WAV_SCP, recording);
+        made->recording = found ? found->index : -1;
+        if (!found)
+            sh_corpus_refuse(made, "its recording %s is not in wav.scp",
+                             sh_shown(recording).text);
     }
-    return status;
+    return SHOAL_OK;
 }
 
 /* ---- Units ------------------------------------------------------------------------- */
@@ -459,15 +434,6 @@ static uint64_t print_text(uint64_t print, const char *text) {
     return print;
 }
 
-/* Most ids begin with the speaker, as Kaldi wants it: what the id says already adds
-   nothing, and fingerprints from when speakers were not in them stay. */
-static uint64_t print_speaker(uint64_t print, const corpus_utterance *one) {
-    const size_t length = strcspn(one->id, "-");
-    if (strlen(one->speaker) == length && strncmp(one->speaker, one->id, length) == 0)
-        return print;
-    return print_text((print ^ 0x100) * 0x100000001b3u, one->speaker);
-}
-
 /* ---- Mean and variance ------------------------------------------------------------- */
 
 static int64_t group_of(const shoal_corpus *corpus, int64_t index) {
@@ -480,11 +446,10 @@ static int64_t group_of(const shoal_corpus *corpus, int64_t index) {
 
 static shoal_status find_statistics(shoal_corpus *corpus) {
     const int32_t bands = corpus->info.bands;
-    const int64_t groups = corpus->options.normalise == SHOAL_NORMALISE_SPEAKER
-                               ? corpus->info.speakers
-                           : corpus->options.normalise == SHOAL_NORMALISE_UTTERANCE
-                               ? corpus->info.utterances
-                               : 1;
+    const int32_t kind = corpus->options.normalise;
+    const int64_t groups = kind == SHOAL_NORMALISE_SPEAKER     ? corpus->info.speakers
+                           : kind == SHOAL_NORMALISE_UTTERANCE ? corpus->info.utterances
+                                                               : 1;
     const size_t stride = 2 * (size_t)bands + 1;
     double *sums = calloc((size_t)groups * stride, sizeof *sums);
     corpus->means = calloc((size_t)(groups * bands), sizeof(float));
@@ -493,7 +458,7 @@ static shoal_status find_statistics(shoal_corpus *corpus) {
         free(sums);
         return no_memory(corpus->context);
     }
-    const bool wanted = corpus->options.normalise != SHOAL_NORMALISE_NOTHING;
+    const bool wanted = kind != SHOAL_NORMALISE_NOTHING;
     for (int64_t i = 0; wanted && i < corpus->info.utterances; i++) {
         const corpus_utterance *one = &corpus->utterances[i];
         const float *row = corpus->features + one->first_frame * bands;
@@ -522,8 +487,7 @@ static shoal_status find_statistics(shoal_corpus *corpus) {
 static shoal_status finish(shoal_corpus *corpus) {
     shoal_corpus_info *info = &corpus->info;
     info->speakers = info->frames = info->labels = info->longest = info->most_labels = 0;
-    free(corpus->means);
-    free(corpus->scales);
+    FREE_ALL(corpus->means, corpus->scales);
     corpus->means = corpus->scales = NULL;
     /* Numbers in the order of the speakers' names. */
     const int64_t count = corpus->info.utterances;
@@ -547,7 +511,12 @@ static shoal_status finish(shoal_corpus *corpus) {
         info->longest = one->frames > info->longest ? one->frames : info->longest;
         info->most_labels = one->label_count > info->most_labels ? one->label_count
                                                                  : info->most_labels;
-        print = print_speaker(print_text(print, one->id), one);
+        print = print_text(print, one->id);
+        /* Most ids begin with the speaker, as Kaldi wants it: what the id says already
+           adds nothing, and fingerprints from when speakers were not in them stay. */
+        const size_t length = strcspn(one->id, "-");
+        if (strlen(one->speaker) != length || strncmp(one->speaker, one->id, length) != 0)
+            print = print_text((print ^ 0x100) * 0x100000001b3u, one->speaker);
         for (int64_t k = 0; k < one->label_count; k++)
             print = (print ^ (uint64_t)corpus->labels[one->first_label + k]) *
                     0x100000001b3u;
@@ -599,29 +568,20 @@ shoal_status shoal_corpus_keep_common(shoal_corpus *corpus, const shoal_corpus *
 /* ---- The object -------------------------------------------------------------------- */
 
 static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists *lists) {
-    shoal_status status = read_lists(corpus, folder, lists);
-    if (status == SHOAL_OK)
-        status = take_recordings(corpus, folder, &lists->files[WAV_SCP]);
-    if (status == SHOAL_OK)
-        status = take_utterances(corpus, lists);
-    if (status == SHOAL_OK) {
-        for (int64_t i = 0; i < corpus->utterance_count; i++)
-            check_transcript(&corpus->utterances[i],
-                             find(lists, LABELS, corpus->utterances[i].id),
-                             corpus->options.characters);
-        status = make_units(corpus, lists);
-    }
-    if (status == SHOAL_OK)
-        status = take_labels(corpus, lists);
-    if (status == SHOAL_OK)
-        status = order_by_recording(corpus);
-    if (status == SHOAL_OK)
-        status = sh_corpus_find_rate(corpus);
-    if (status == SHOAL_OK)
-        status = sh_corpus_features(corpus);
-    if (status == SHOAL_OK)
-        status = drop_bad(corpus, folder);
-    return status == SHOAL_OK ? finish(corpus) : status;
+    TRY(read_lists(corpus, folder, lists));
+    TRY(take_recordings(corpus, folder, &lists->files[WAV_SCP]));
+    TRY(take_utterances(corpus, lists));
+    for (int64_t i = 0; i < corpus->utterance_count; i++)
+        check_transcript(&corpus->utterances[i],
+                         find(lists, LABELS, corpus->utterances[i].id),
+                         corpus->options.characters);
+    TRY(make_units(corpus, lists));
+    TRY(take_labels(corpus, lists));
+    TRY(order_by_recording(corpus));
+    TRY(sh_corpus_find_rate(corpus));
+    TRY(sh_corpus_features(corpus));
+    TRY(drop_bad(corpus, folder));
+    return finish(corpus);
 }
 
 shoal_status shoal_corpus_open(shoal_context *context, const char *folder,
@@ -643,14 +603,12 @@ shoal_status shoal_corpus_open(shoal_context *context, const char *folder,
     shoal_corpus *made = calloc(1, sizeof *made);
     if (!made)
         return no_memory(context);
-    made->context = context;
-    made->options = *options;
-    made->info.bands = sh_fbank_bands(&options->fbank);
+    *made = (shoal_corpus){.context = context,
+                           .options = *options,
+                           .info.bands = sh_fbank_bands(&options->fbank)};
     const shoal_status status = fill(made, folder, &lists);
-    for (int i = 0; i < LISTS; i++) {
-        free(lists.files[i].rows);
-        free(lists.sorted[i]);
-    }
+    for (int i = 0; i < LISTS; i++)
+        FREE_ALL(lists.files[i].rows, lists.sorted[i]);
     if (status == SHOAL_OK)
         *corpus = made;
     else
@@ -669,15 +627,9 @@ void shoal_corpus_close(shoal_corpus *corpus) {
         free(corpus->utterances[i].reason);
     for (int64_t i = 0; i < corpus->info.units; i++)
         free(corpus->units[i]);
-    free(corpus->recordings);
-    free(corpus->utterances);
-    free(corpus->order);
-    free(corpus->units);
-    free(corpus->labels);
-    free(corpus->means);
-    free(corpus->scales);
     sh_file_map_close(&corpus->map);
-    free(corpus);
+    FREE_ALL(corpus->recordings, corpus->utterances, corpus->order, corpus->units,
+             corpus->labels, corpus->means, corpus->scales, corpus);
 }
 
 shoal_corpus_info shoal_corpus_describe(const shoal_corpus *corpus) {

@@ -98,14 +98,30 @@ typedef struct {
     int64_t count, room;
 } sound;
 
-static shoal_status read_all(shoal_context *context, audio_file *file, sound *s) {
+enum { LOW_RATE = AUDIO_RATE / 2, LOOKED_AT = 100 };
+
+/* alike: `wanted` is what most recordings have, and others are refused. */
+static shoal_status read_open(shoal_context *context, audio_file *file, const char *path,
+                              int wanted, bool alike, sound *s) {
+    const int rate = sh_audio_describe(file).rate;
+    const bool low = wanted < AUDIO_RATE;
+    const int least = alike ? LOW_RATE : wanted;
+    if (rate < least)
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       "%s: has %d samples per second; %d or more are wanted", path, rate,
+                       least);
+    if (alike && low != (rate < AUDIO_RATE))
+        return sh_fail(context, SHOAL_BAD_FILE,
+                       low ? "%s: has %d samples per second, and most recordings less "
+                             "than %d; rate=%d takes both, rate=%d those of more alone"
+                           : "%s: has %d samples per second, and most recordings %d or "
+                             "more; rate=%d takes both",
+                       path, rate, (int)AUDIO_RATE, (int)LOW_RATE, (int)AUDIO_RATE);
+    TRY(sh_audio_set_rate(file, wanted));
     const float *part;
     int64_t got = 0;
     do {
-        const shoal_status status =
-            sh_audio_window(context, file, s->count, AUDIO_WINDOW, &part, &got);
-        if (status != SHOAL_OK)
-            return status;
+        TRY(sh_audio_window(context, file, s->count, AUDIO_WINDOW, &part, &got));
         if (!grow(&s->samples, &s->room, s->count + got, sizeof *part))
             return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
         if (got > 0)
@@ -115,49 +131,24 @@ static shoal_status read_all(shoal_context *context, audio_file *file, sound *s)
     return SHOAL_OK;
 }
 
-enum { LOW_RATE = AUDIO_RATE / 2, LOOKED_AT = 100 };
-
-/* alike: `wanted` is what most recordings have, and others are refused. */
-static shoal_status check_rate(shoal_context *context, const char *path, int rate,
-                               int wanted, bool alike) {
-    const bool low = wanted < AUDIO_RATE;
-    const int least = alike ? LOW_RATE : wanted;
-    if (rate < least)
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: has %d samples per second; %d or more are wanted", path, rate,
-                       least);
-    if (!alike || low == (rate < AUDIO_RATE))
-        return SHOAL_OK;
-    return sh_fail(context, SHOAL_BAD_FILE,
-                   low ? "%s: has %d samples per second, and most recordings less than "
-                         "%d; rate=%d takes both, rate=%d those of more alone"
-                       : "%s: has %d samples per second, and most recordings %d or more; "
-                         "rate=%d takes both",
-                   path, rate, (int)AUDIO_RATE, (int)LOW_RATE, (int)AUDIO_RATE);
-}
-
 static shoal_status read_sound(shoal_context *context, const char *path, int wanted,
                                bool alike, sound *s) {
     audio_file *file;
-    shoal_status status = sh_audio_open(context, path, false, &file);
-    if (status != SHOAL_OK)
-        return status;
-    status = check_rate(context, path, sh_audio_describe(file).rate, wanted, alike);
-    if (status == SHOAL_OK)
-        status = sh_audio_set_rate(file, wanted);
-    if (status == SHOAL_OK)
-        status = read_all(context, file, s);
+    TRY(sh_audio_open(context, path, false, &file));
+    const shoal_status status = read_open(context, file, path, wanted, alike, s);
     sh_audio_close(file);
     return status;
 }
 
-/* Whether most utterances are of recordings with a low rate; those that cannot be read
-   do not count. Of a long list some are drawn: opening a file may take some milliseconds.
-   */
-static shoal_status find_low(const shoal_corpus *corpus, bool *most_are_low) {
+shoal_status sh_corpus_find_rate(shoal_corpus *corpus) {
     const int64_t all = corpus->utterance_count, looks = min(all, LOOKED_AT);
     int64_t low = 0, high = 0;
-    for (int64_t i = 0; i < looks; i++) {
+    corpus->info.rate = sh_fbank_rate(&corpus->options.fbank);
+    corpus->rate_found = corpus->options.fbank.rate == 0;
+    /* Whether most utterances are of recordings with a low rate; those that cannot be
+       read do not count. Of a long list some are drawn: opening a file may take some
+       milliseconds. */
+    for (int64_t i = 0; i < looks && corpus->rate_found; i++) {
         const int64_t at =
             all == looks ? i
                          : (int64_t)shoal_random_below(1, 0, (uint64_t)i, (uint64_t)all);
@@ -172,18 +163,8 @@ static shoal_status find_low(const shoal_corpus *corpus, bool *most_are_low) {
         low += rate >= LOW_RATE && rate < AUDIO_RATE;
         high += rate >= AUDIO_RATE;
     }
-    *most_are_low = low > high;
-    return SHOAL_OK;
-}
-
-shoal_status sh_corpus_find_rate(shoal_corpus *corpus) {
-    bool low = false;
-    corpus->info.rate = sh_fbank_rate(&corpus->options.fbank);
-    corpus->rate_found = corpus->options.fbank.rate == 0;
-    if (corpus->rate_found && find_low(corpus, &low) != SHOAL_OK)
-        return SHOAL_NO_MEMORY;
     if (corpus->rate_found)
-        corpus->info.rate = low ? LOW_RATE : AUDIO_RATE;
+        corpus->info.rate = low > high ? LOW_RATE : AUDIO_RATE;
     corpus->options.fbank.rate = corpus->info.rate;
     return SHOAL_OK;
 }
@@ -291,9 +272,7 @@ static void end_reading(reading *r, int threads) {
         if (r->contexts)
             shoal_context_destroy(r->contexts[i]);
     }
-    free(r->banks);
-    free(r->contexts);
-    free(r->found);
+    FREE_ALL(r->banks, r->contexts, r->found);
 }
 
 /* A context may not be shared by threads: each has its own, of one thread. */
@@ -315,13 +294,6 @@ static shoal_status begin_reading(shoal_corpus *corpus, reading *r) {
             sh_fail(corpus->context, status, "%s", shoal_context_message(r->contexts[i]));
     }
     return status;
-}
-
-static shoal_status tell(shoal_corpus *corpus, int64_t done, int64_t all) {
-    const shoal_corpus_options *options = &corpus->options;
-    if (options->progress && options->progress(options->user, done, all) != 0)
-        return sh_fail(corpus->context, SHOAL_INVALID, "stopped as asked for");
-    return SHOAL_OK;
 }
 
 /* Writes what the chunk gave, and drops it. */
@@ -355,6 +327,7 @@ static shoal_status write_all(shoal_corpus *corpus, FILE *file, cache_head *head
                               cache_row *rows) {
     const size_t count = (size_t)head->utterances;
     const int64_t all = corpus->recording_count;
+    const shoal_corpus_options *options = &corpus->options;
     reading r;
     shoal_status status = begin_reading(corpus, &r);
     if (fwrite(head, sizeof *head, 1, file) != 1 ||
@@ -371,8 +344,9 @@ static shoal_status write_all(shoal_corpus *corpus, FILE *file, cache_head *head
         else if (lost)
             status = sh_fail(corpus->context, SHOAL_NO_MEMORY,
                              "out of memory for the features");
-        else
-            status = tell(corpus, r.first + chunk, all);
+        else if (options->progress &&
+                 options->progress(options->user, r.first + chunk, all) != 0)
+            status = sh_fail(corpus->context, SHOAL_INVALID, "stopped as asked for");
     }
     const int error = errno;
     end_reading(&r, corpus->context->threads);
@@ -473,11 +447,8 @@ shoal_status sh_corpus_features(shoal_corpus *corpus) {
     if (corpus->info.cached)
         return take_rows(corpus);
     sh_file_map_close(&corpus->map);
-    status = make_file(corpus, path, key);
-    if (status == SHOAL_OK)
-        status = sh_file_map_open(corpus->context, path, &corpus->map);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(make_file(corpus, path, key));
+    TRY(sh_file_map_open(corpus->context, path, &corpus->map));
     return is_good(corpus, key)
                ? take_rows(corpus)
                : sh_fail(corpus->context, SHOAL_IO, "%s: is not what was written", path);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/parallel.h"
+#include "speech/words/grow.h"
 
 /* An output is pulled back from beyond this. */
 static const float range_limit = 30;
@@ -32,51 +33,33 @@ static shoal_status no_memory(shoal_context *context) {
 
 /* ---- Making ------------------------------------------------------------------------ */
 
-static shoal_status take_options(shoal_context *context,
-                                 const shoal_lfmmi_options *options,
-                                 shoal_lfmmi_options *taken) {
-    *taken = options ? *options : (shoal_lfmmi_options){0};
-    taken->topology = taken->topology ? taken->topology : SHOAL_TOPOLOGY_CHAIN;
-    taken->order = taken->order ? taken->order : 4;
-    taken->extra = taken->extra ? (taken->extra < 0 ? -1 : taken->extra) : 2000;
-    taken->leak = taken->leak == 0 ? 0.1f : taken->leak;
-    taken->l2 = taken->l2 < 0 ? 0 : taken->l2 == 0 ? 5e-5f : taken->l2;
-    taken->range = taken->range < 0 ? 0 : taken->range == 0 ? 0.01f : taken->range;
-    if (taken->topology < SHOAL_TOPOLOGY_CHAIN ||
-        taken->topology > SHOAL_TOPOLOGY_BLANK ||
-        !(taken->leak >= 1e-8f && taken->leak <= 1) || !isfinite(taken->l2) ||
-        !isfinite(taken->range))
+static shoal_status begin(shoal_context *context, const shoal_lfmmi_options *options,
+                          const shoal_lexicon *lexicon, shoal_lfmmi **made) {
+    shoal_lfmmi_options o = options ? *options : (shoal_lfmmi_options){0};
+    o.topology = o.topology ? o.topology : SHOAL_TOPOLOGY_CHAIN;
+    o.order = o.order ? o.order : 4;
+    o.extra = o.extra ? (o.extra < 0 ? -1 : o.extra) : 2000;
+    o.leak = o.leak == 0 ? 0.1f : o.leak;
+    o.l2 = o.l2 < 0 ? 0 : o.l2 == 0 ? 5e-5f : o.l2;
+    o.range = o.range < 0 ? 0 : o.range == 0 ? 0.01f : o.range;
+    if (o.topology < SHOAL_TOPOLOGY_CHAIN || o.topology > SHOAL_TOPOLOGY_BLANK ||
+        !(o.leak >= 1e-8f && o.leak <= 1) || !isfinite(o.l2) || !isfinite(o.range))
         return sh_fail(context, SHOAL_INVALID,
                        "there is no such topology, the leak is not 1e-8 to 1, or l2 or "
                        "range is not finite");
-    return SHOAL_OK;
-}
-
-static shoal_status begin(shoal_context *context, const shoal_lfmmi_options *options,
-                          const shoal_lexicon *lexicon, shoal_lfmmi **made) {
-    shoal_lfmmi_options taken;
-    const shoal_status status = take_options(context, options, &taken);
-    if (status != SHOAL_OK)
-        return status;
     *made = calloc(1, sizeof **made);
     lfmmi_scratch *scratch = calloc((size_t)context->threads, sizeof *scratch);
     if (!*made || !scratch) {
         free(scratch);
+        free(*made);
+        *made = NULL;
         return no_memory(context);
     }
     **made = (shoal_lfmmi){.context = context,
-                           .options = taken,
+                           .options = o,
                            .lexicon = lexicon,
                            .scratch = scratch};
     return SHOAL_OK;
-}
-
-static shoal_status finish(shoal_lfmmi *made) {
-    made->outputs = sh_topology_outputs(made->options.topology, made->lm.phones);
-    return sh_den_make(&made->lm, made->options.topology, made->options.whole != 0,
-                       &made->den)
-               ? SHOAL_OK
-               : no_memory(made->context);
 }
 
 /* From the cache, or counted and put there. */
@@ -95,12 +78,18 @@ static shoal_status find_model(shoal_lfmmi *made, const phone_texts *texts) {
                    sh_phone_lm_read(context, path, key, &made->lm) == SHOAL_OK;
     if (made->cached)
         return SHOAL_OK;
-    const shoal_status status =
-        sh_phone_lm_make(context, texts, o->order, o->extra, &made->lm);
-    return status == SHOAL_OK ? sh_phone_lm_write(context, &made->lm, key, path) : status;
+    TRY(sh_phone_lm_make(context, texts, o->order, o->extra, &made->lm));
+    return sh_phone_lm_write(context, &made->lm, key, path);
 }
 
-static shoal_status give(shoal_lfmmi *made, shoal_status status, shoal_lfmmi **lfmmi) {
+/* The graphs, and then the whole goes to the caller unless something failed. */
+static shoal_status finish(shoal_lfmmi *made, shoal_status status, shoal_lfmmi **lfmmi) {
+    if (status == SHOAL_OK) {
+        made->outputs = sh_topology_outputs(made->options.topology, made->lm.phones);
+        if (!sh_den_make(&made->lm, made->options.topology, made->options.whole != 0,
+                         &made->den))
+            status = no_memory(made->context);
+    }
     if (status == SHOAL_OK)
         *lfmmi = made;
     else
@@ -137,14 +126,9 @@ shoal_status shoal_lfmmi_create(shoal_context *context,
         *lfmmi = NULL;
     if (!context || !context->kernels || !lexicon || !lfmmi)
         return sh_fail(context, SHOAL_INVALID, "context, lexicon or lfmmi is NULL");
-    shoal_status status = check_words(context, &texts);
-    if (status == SHOAL_OK)
-        status = begin(context, options, lexicon, &made);
-    if (status == SHOAL_OK)
-        status = find_model(made, &texts);
-    if (status == SHOAL_OK)
-        status = finish(made);
-    return give(made, status, lfmmi);
+    TRY(check_words(context, &texts));
+    TRY(begin(context, options, lexicon, &made));
+    return finish(made, find_model(made, &texts), lfmmi);
 }
 
 shoal_status shoal_lfmmi_open(shoal_context *context, const shoal_lfmmi_options *options,
@@ -155,17 +139,14 @@ shoal_status shoal_lfmmi_open(shoal_context *context, const shoal_lfmmi_options 
         *lfmmi = NULL;
     if (!context || !context->kernels || !path || !lfmmi)
         return sh_fail(context, SHOAL_INVALID, "context, path or lfmmi is NULL");
-    shoal_status status = begin(context, options, lexicon, &made);
-    if (status == SHOAL_OK)
-        status = sh_phone_lm_read(context, path, 0, &made->lm);
+    TRY(begin(context, options, lexicon, &made));
+    shoal_status status = sh_phone_lm_read(context, path, 0, &made->lm);
     if (status == SHOAL_OK && lexicon &&
         shoal_lexicon_describe(lexicon).phones != made->lm.phones)
         status = sh_fail(context, SHOAL_INVALID, "%s: has %d phones, the lexicon %lld",
                          path, (int)made->lm.phones,
                          (long long)shoal_lexicon_describe(lexicon).phones);
-    if (status == SHOAL_OK)
-        status = finish(made);
-    return give(made, status, lfmmi);
+    return finish(made, status, lfmmi);
 }
 
 shoal_status shoal_lfmmi_save(const shoal_lfmmi *lfmmi, const char *path) {
@@ -178,15 +159,12 @@ shoal_status shoal_lfmmi_save(const shoal_lfmmi *lfmmi, const char *path) {
 void shoal_lfmmi_destroy(shoal_lfmmi *lfmmi) {
     if (!lfmmi)
         return;
-    for (int i = 0; i < lfmmi->context->threads; i++) {
-        free(lfmmi->scratch[i].rows);
-        free(lfmmi->scratch[i].gradient);
-        free(lfmmi->scratch[i].small);
-    }
-    free(lfmmi->scratch);
+    for (int i = 0; i < lfmmi->context->threads; i++)
+        FREE_ALL(lfmmi->scratch[i].rows, lfmmi->scratch[i].gradient,
+                 lfmmi->scratch[i].small);
     sh_den_free(&lfmmi->den);
     sh_phone_lm_free(&lfmmi->lm);
-    free(lfmmi);
+    FREE_ALL(lfmmi->scratch, lfmmi);
 }
 
 shoal_lfmmi_info shoal_lfmmi_describe(const shoal_lfmmi *lfmmi) {
@@ -218,23 +196,6 @@ typedef struct {
     int64_t *counts;
 } lfmmi_call;
 
-/* What the regularisers take from the objective. */
-static double regularise(const shoal_lfmmi *lfmmi, const float *y, int64_t count,
-                         float *gradient) {
-    const float l2 = lfmmi->options.l2, range = lfmmi->options.range;
-    double squares = 0, beyond = 0;
-    for (int64_t i = 0; i < count; i++) {
-        const float over = y[i] > range_limit    ? y[i] - range_limit
-                           : y[i] < -range_limit ? y[i] + range_limit
-                                                 : 0;
-        squares += (double)y[i] * (double)y[i];
-        beyond += (double)over * (double)over;
-        if (gradient)
-            gradient[i] -= l2 * y[i] + range * over;
-    }
-    return 0.5 * ((double)l2 * squares + (double)range * beyond);
-}
-
 /* The objective, and its gradient where there is room for one. *failed: no memory. */
 static double measure(const lfmmi_call *c, int64_t task, lfmmi_scratch *scratch,
                       float *gradient, bool *failed) {
@@ -260,7 +221,19 @@ static double measure(const lfmmi_call *c, int64_t task, lfmmi_scratch *scratch,
         return -INFINITY;
     if (!isfinite(den_log))
         return NAN;
-    return num_log - den_log - regularise(lfmmi, y, steps * lfmmi->outputs, gradient);
+    /* What the regularisers take from the objective. */
+    const float l2 = lfmmi->options.l2, range = lfmmi->options.range;
+    double squares = 0, beyond = 0;
+    for (int64_t i = 0; i < steps * lfmmi->outputs; i++) {
+        const float over = y[i] > range_limit    ? y[i] - range_limit
+                           : y[i] < -range_limit ? y[i] + range_limit
+                                                 : 0;
+        squares += (double)y[i] * (double)y[i];
+        beyond += (double)over * (double)over;
+        if (gradient)
+            gradient[i] -= l2 * y[i] + range * over;
+    }
+    return num_log - den_log - 0.5 * ((double)l2 * squares + (double)range * beyond);
 }
 
 static void loss_task(void *shared, int64_t task, int thread) {
@@ -304,16 +277,13 @@ shoal_status shoal_lfmmi_loss(shoal_lfmmi *lfmmi, const shoal_lfmmi_batch *batch
     if (!lfmmi || !batch || !result)
         return sh_fail(lfmmi ? lfmmi->context : NULL, SHOAL_INVALID,
                        "lfmmi, batch or result is NULL");
-    shoal_status status = check_rows(lfmmi, batch->batch, batch->offsets, outputs);
-    if (status == SHOAL_OK && !lfmmi->lexicon)
-        status = sh_fail(lfmmi->context, SHOAL_INVALID,
-                         "it was opened without a lexicon, which the loss needs");
+    TRY(check_rows(lfmmi, batch->batch, batch->offsets, outputs));
+    if (!lfmmi->lexicon)
+        return sh_fail(lfmmi->context, SHOAL_INVALID,
+                       "it was opened without a lexicon, which the loss needs");
     const phone_texts texts = {lfmmi->lexicon, batch->batch, batch->word_offsets,
                                batch->words};
-    if (status == SHOAL_OK)
-        status = check_words(lfmmi->context, &texts);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_words(lfmmi->context, &texts));
     const size_t count = (size_t)batch->batch;
     lfmmi_call c = {.lfmmi = lfmmi,
                     .batch = batch,
@@ -328,28 +298,24 @@ shoal_status shoal_lfmmi_loss(shoal_lfmmi *lfmmi, const shoal_lfmmi_batch *batch
         sh_team_run(sh_team_of(lfmmi->context), batch->batch, loss_task, &c);
     for (size_t b = 0; b < count && good; b++)
         good = !c.lost[b];
-    if (good) {
-        /* An utterance without a path is left out; a broken one counts as a bad one. */
-        for (int64_t b = 0; b < c.batch->batch; b++) {
-            const int64_t steps = c.batch->offsets[b + 1] - c.batch->offsets[b];
-            const bool impossible = isinf(c.objectives[b]);
-            const bool broken = isnan(c.objectives[b]);
-            const double loss = impossible ? 0
-                                : broken   ? -broken_step * (double)steps
-                                           : -c.objectives[b];
-            result->sum += loss;
-            result->steps += impossible ? 0 : steps;
-            result->utterances += !impossible;
-            result->impossible += impossible;
-            result->broken += broken;
-            if (losses)
-                losses[b] = loss;
-        }
-    } else
-        status = no_memory(lfmmi->context);
+    /* An utterance without a path is left out; a broken one counts as a bad one. */
+    for (int64_t b = 0; b < batch->batch && good; b++) {
+        const int64_t steps = batch->offsets[b + 1] - batch->offsets[b];
+        const bool impossible = isinf(c.objectives[b]), broken = isnan(c.objectives[b]);
+        const double loss = impossible ? 0
+                            : broken   ? -broken_step * (double)steps
+                                       : -c.objectives[b];
+        result->sum += loss;
+        result->steps += impossible ? 0 : steps;
+        result->utterances += !impossible;
+        result->impossible += impossible;
+        result->broken += broken;
+        if (losses)
+            losses[b] = loss;
+    }
     free(c.objectives);
     free(c.lost);
-    return status;
+    return good ? SHOAL_OK : no_memory(lfmmi->context);
 }
 
 /* ---- Phones ------------------------------------------------------------------------ */
@@ -378,9 +344,7 @@ shoal_status shoal_lfmmi_decode(shoal_lfmmi *lfmmi, int64_t count, const int64_t
     if (!lfmmi || !phones || !begins || !counts)
         return sh_fail(lfmmi ? lfmmi->context : NULL, SHOAL_INVALID,
                        "lfmmi, phones, begins or counts is NULL");
-    const shoal_status status = check_rows(lfmmi, count, offsets, outputs);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(check_rows(lfmmi, count, offsets, outputs));
     const shoal_lfmmi_batch batch = {.batch = count, .offsets = offsets};
     lfmmi_call c = {.lfmmi = lfmmi,
                     .batch = &batch,

@@ -82,30 +82,15 @@ static void leak_ahead(const den_pass *p, int64_t t, double total) {
         to[s] += share * occupancy[s];
 }
 
-/* From a'_t to a_(t+1); returns their sum. */
-static double step_ahead(const den_pass *p, int64_t t) {
-    const den_graph *den = p->den;
-    const arc_lists *in = &den->in;
-    const float *from = row_of(p, t), *x = p->x;
-    float *to = row_of(p, t + 1);
-    double total = 0;
-    to[0] = 0;
-    for (int32_t s = 1; s < den->states; s++) {
-        float sum = 0;
-        for (int32_t a = in->first[s]; a < in->first[s + 1]; a++)
-            sum += from[in->other[a]] * in->weight[a];
-        to[s] = sum * x[den->outputs[s].entry] + from[s] * x[den->outputs[s].loop];
-        total += (double)to[s];
-    }
-    return total;
-}
-
 /* Returns the logarithm; *last: Z. */
 static double go_ahead(const den_pass *p, double *last) {
+    const den_graph *den = p->den;
+    const arc_lists *in = &den->in;
+    const float *x = p->x;
     double logarithm = 0, total = 0;
-    for (int32_t s = 0; s < p->den->states; s++) {
-        row_of(p, 0)[s] = p->den->init[s];
-        total += (double)p->den->init[s];
+    for (int32_t s = 0; s < den->states; s++) {
+        row_of(p, 0)[s] = den->init[s];
+        total += (double)den->init[s];
     }
     for (int64_t t = 0; t < p->steps; t++) {
         leak_ahead(p, t, total);
@@ -113,69 +98,68 @@ static double go_ahead(const den_pass *p, double *last) {
         logarithm += log(total) + top;
         if (!isfinite(logarithm))
             return NAN;
-        total = step_ahead(p, t);
+        /* From a'_t to a_(t+1), and their sum. */
+        const float *from = row_of(p, t);
+        float *to = row_of(p, t + 1);
+        total = to[0] = 0;
+        for (int32_t s = 1; s < den->states; s++) {
+            float sum = 0;
+            for (int32_t a = in->first[s]; a < in->first[s + 1]; a++)
+                sum += from[in->other[a]] * in->weight[a];
+            to[s] = sum * x[den->outputs[s].entry] + from[s] * x[den->outputs[s].loop];
+            total += (double)to[s];
+        }
     }
     leak_ahead(p, p->steps, total);
     const float *row = row_of(p, p->steps);
     *last = 0;
-    for (int32_t s = 0; s < p->den->states; s++)
-        *last += (double)row[s] * (double)p->den->final[s];
+    for (int32_t s = 0; s < den->states; s++)
+        *last += (double)row[s] * (double)den->final[s];
     return logarithm + log(*last);
 }
 
-/* From b'_t to b_t. */
-static void leak_back(const den_pass *p) {
-    double leaked = 0;
-    for (int32_t s = 0; s < p->den->states; s++)
-        leaked += (double)p->den->occupancy[s] * (double)p->b[s];
-    const float share = (float)((double)p->leak * leaked);
-    for (int32_t s = 0; s < p->den->states; s++)
-        p->b[s] += share;
-}
-
-/* The posteriors of step t: what came to a state, less what had been there, entered it.
-   b becomes what staying there is worth, `entered` what entering is. */
-static void take_posteriors(const den_pass *p, int64_t t) {
-    const den_graph *den = p->den;
-    const float *from = row_of(p, t), *to = row_of(p, t + 1), *x = p->x;
-    const float share = (float)((double)p->leak * p->totals[t + 1]);
-    memset(p->posteriors, 0, sizeof *p->posteriors * (size_t)p->outputs);
-    for (int32_t s = 1; s < den->states; s++) {
-        const state_outputs of = den->outputs[s];
-        const float stay = x[of.loop] * p->b[s];
-        const float stayed = from[s] * stay;
-        const float came = (to[s] - share * den->occupancy[s]) * p->b[s] - stayed;
-        p->posteriors[of.loop] += (double)stayed;
-        p->posteriors[of.entry] += came > 0 ? (double)came : 0;
-        p->entered[s] = x[of.entry] * p->b[s];
-        p->b[s] = stay;
-    }
-    p->entered[0] = p->b[0] = 0;
-}
-
-static void step_back(const den_pass *p) {
-    const arc_lists *out = &p->den->out;
-    const float *entered = p->entered;
-    for (int32_t s = 0; s < p->den->states; s++) {
-        float sum = p->b[s];
-        for (int32_t a = out->first[s]; a < out->first[s + 1]; a++)
-            sum += out->weight[a] * entered[out->other[a]];
-        p->b[s] = sum;
-    }
-}
-
 static bool go_back(const den_pass *p, double last, float *gradient, float sign) {
+    const den_graph *den = p->den;
+    const arc_lists *out = &den->out;
+    const float *x = p->x;
+    float *b = p->b, *entered = p->entered;
     bool good = true;
-    for (int32_t s = 0; s < p->den->states; s++)
-        p->b[s] = (float)((double)p->den->final[s] / last);
+    for (int32_t s = 0; s < den->states; s++)
+        b[s] = (float)((double)den->final[s] / last);
     for (int64_t t = p->steps - 1; t >= 0; t--) {
-        leak_back(p);
+        /* From b'_t to b_t. */
+        double leaked = 0;
+        for (int32_t s = 0; s < den->states; s++)
+            leaked += (double)den->occupancy[s] * (double)b[s];
+        const float back = (float)((double)p->leak * leaked);
+        for (int32_t s = 0; s < den->states; s++)
+            b[s] += back;
         take_outputs(p, t, p->totals[t]);
-        take_posteriors(p, t);
-        good =
-            sh_lfmmi_give(p->posteriors, p->outputs, gradient + t * p->outputs, sign) &&
-            good;
-        step_back(p);
+        /* The posteriors of step t: what came to a state, less what had been there,
+           entered it. b becomes what staying there is worth, `entered` what entering
+           is. */
+        const float *from = row_of(p, t), *to = row_of(p, t + 1);
+        const float share = (float)((double)p->leak * p->totals[t + 1]);
+        memset(p->posteriors, 0, sizeof *p->posteriors * (size_t)p->outputs);
+        for (int32_t s = 1; s < den->states; s++) {
+            const state_outputs of = den->outputs[s];
+            const float stay = x[of.loop] * b[s];
+            const float stayed = from[s] * stay;
+            const float came = (to[s] - share * den->occupancy[s]) * b[s] - stayed;
+            p->posteriors[of.loop] += (double)stayed;
+            p->posteriors[of.entry] += came > 0 ? (double)came : 0;
+            entered[s] = x[of.entry] * b[s];
+            b[s] = stay;
+        }
+        entered[0] = b[0] = 0;
+        if (!sh_lfmmi_give(p->posteriors, p->outputs, gradient + t * p->outputs, sign))
+            good = false;
+        for (int32_t s = 0; s < den->states; s++) {
+            float sum = b[s];
+            for (int32_t a = out->first[s]; a < out->first[s + 1]; a++)
+                sum += out->weight[a] * entered[out->other[a]];
+            b[s] = sum;
+        }
     }
     return good;
 }
@@ -185,7 +169,6 @@ bool sh_den_pass(const den_graph *den, float leak, const float *y, int64_t steps
                  float *gradient, float sign) {
     const size_t states = (size_t)den->states, all = (size_t)steps + 1;
     const size_t doubles = all + (size_t)outputs;
-    den_pass p = {.den = den, .leak = leak, .y = y, .steps = steps, .outputs = outputs};
     double last;
     if (!sh_lfmmi_room(&scratch->rows, &scratch->row_room,
                        all * states * sizeof(float)) ||
@@ -193,12 +176,18 @@ bool sh_den_pass(const den_graph *den, float leak, const float *y, int64_t steps
                        doubles * sizeof(double) +
                            ((size_t)outputs + 2 * states) * sizeof(float)))
         return false;
-    p.rows = scratch->rows;
-    p.totals = scratch->small;
-    p.posteriors = p.totals + all;
-    p.x = (float *)(void *)(p.posteriors + outputs);
-    p.b = p.x + outputs;
-    p.entered = p.b + states;
+    float *x = (float *)(void *)(scratch->small + doubles);
+    const den_pass p = {den,
+                        leak,
+                        y,
+                        steps,
+                        outputs,
+                        .rows = scratch->rows,
+                        .totals = scratch->small,
+                        .posteriors = scratch->small + all,
+                        .x = x,
+                        .b = x + outputs,
+                        .entered = x + outputs + states};
     *logarithm = go_ahead(&p, &last);
     if (gradient && isfinite(*logarithm) && !go_back(&p, last, gradient, sign))
         *logarithm = NAN;
@@ -207,84 +196,67 @@ bool sh_den_pass(const den_graph *den, float leak, const float *y, int64_t steps
 
 /* ---- The best path ----------------------------------------------------------------- */
 
-typedef struct {
-    const den_graph *den;
-    int64_t steps, outputs;
-    const float *y;
-    int32_t *came;    /* [steps][states]: the state that one entered from; -1: stayed */
-    float *from, *to; /* [states] */
-} best_pass;
-
-/* Follows the path back; returns how many phones it has. */
-static int64_t trace(const best_pass *p, int32_t state, int32_t *phones,
-                     int32_t *begins) {
-    int64_t count = 0;
-    for (int64_t t = p->steps - 1; t >= 0; t--) {
-        const int32_t from = p->came[t * p->den->states + state];
-        if (from < 0)
-            continue;
-        phones[count] = p->den->last[state];
-        begins[count++] = (int32_t)t;
-        state = from;
-    }
-    for (int64_t i = 0; i < count / 2; i++) {
-        const int32_t phone = phones[i], begin = begins[i];
-        phones[i] = phones[count - 1 - i];
-        begins[i] = begins[count - 1 - i];
-        phones[count - 1 - i] = phone;
-        begins[count - 1 - i] = begin;
-    }
-    return count;
-}
-
 int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
                       int64_t outputs, lfmmi_scratch *scratch, int32_t *phones,
                       int32_t *begins) {
     const size_t states = (size_t)den->states;
-    best_pass p = {.den = den, .steps = steps, .outputs = outputs, .y = y};
+    const arc_lists *in = &den->in;
     if (!sh_lfmmi_room(&scratch->rows, &scratch->row_room,
                        (size_t)steps * states * sizeof(int32_t)) ||
         !sh_lfmmi_room(&scratch->small, &scratch->small_room,
                        (2 * states + (size_t)den->arcs) * sizeof(float)))
         return -1;
-    p.came = (int32_t *)(void *)scratch->rows;
-    p.from = (float *)(void *)scratch->small;
-    p.to = p.from + states;
-    float *logs = p.to + states;
+    /* [steps][states]: the state that one entered from; -1: stayed */
+    int32_t *came = (int32_t *)(void *)scratch->rows;
+    float *from = (float *)(void *)scratch->small, *to = from + states; /* [states] */
+    float *logs = to + states;                                          /* [arcs] */
     for (int32_t a = 0; a < den->arcs; a++)
-        logs[a] = logf(den->in.weight[a]);
+        logs[a] = logf(in->weight[a]);
     for (size_t s = 0; s < states; s++)
-        p.from[s] = logf(den->init[s]);
-    for (int64_t t = 0; t < steps; t++) {
-        /* arcs' logarithms: [arcs] */
-        const arc_lists *in = &p.den->in;
-        const float *k = p.y + t * p.outputs;
-        int32_t *came = p.came + t * p.den->states;
-        p.to[0] = -INFINITY;
+        from[s] = logf(den->init[s]);
+    for (int64_t t = 0; t < steps; t++, came += states, y += outputs) {
+        to[0] = -INFINITY;
         came[0] = -1;
-        for (int32_t s = 1; s < p.den->states; s++) {
+        for (int32_t s = 1; s < den->states; s++) {
             float best = -INFINITY;
             int32_t arc = -1;
             for (int32_t a = in->first[s]; a < in->first[s + 1]; a++) {
-                const float score = p.from[in->other[a]] + logs[a];
+                const float score = from[in->other[a]] + logs[a];
                 arc = score > best ? a : arc;
                 best = score > best ? score : best;
             }
-            best += k[p.den->outputs[s].entry];
-            const float stay = p.from[s] + k[p.den->outputs[s].loop];
+            best += y[den->outputs[s].entry];
+            const float stay = from[s] + y[den->outputs[s].loop];
             came[s] = stay >= best || arc < 0 ? -1 : in->other[arc];
-            p.to[s] = stay >= best ? stay : best;
+            to[s] = stay >= best ? stay : best;
         }
-        float *last = p.from;
-        p.from = p.to;
-        p.to = last;
+        float *last = from;
+        from = to;
+        to = last;
     }
-    int32_t best = 0;
+    int32_t state = 0;
     float top = -INFINITY;
     for (int32_t s = 0; s < den->states; s++) {
-        const float score = p.from[s] + logf(den->final[s]);
-        best = score > top ? s : best;
+        const float score = from[s] + logf(den->final[s]);
+        state = score > top ? s : state;
         top = score > top ? score : top;
     }
-    return trace(&p, best, phones, begins);
+    /* Back along the path, which is then turned round. */
+    int64_t count = 0;
+    for (int64_t t = steps - 1; t >= 0; t--) {
+        came -= states;
+        if (came[state] < 0)
+            continue;
+        phones[count] = den->last[state];
+        begins[count++] = (int32_t)t;
+        state = came[state];
+    }
+    for (int64_t i = 0, k = count - 1; i < k; i++, k--) {
+        const int32_t phone = phones[i], begin = begins[i];
+        phones[i] = phones[k];
+        begins[i] = begins[k];
+        phones[k] = phone;
+        begins[k] = begin;
+    }
+    return count;
 }

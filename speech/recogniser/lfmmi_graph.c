@@ -25,6 +25,27 @@ static void place_arcs(block_layout *block, int64_t states, int64_t arcs,
     lists->weight = sh_reserve(block, arcs, sizeof *lists->weight);
 }
 
+typedef struct {
+    int32_t from, to;
+    float weight;
+} graph_arc;
+
+/* Arcs [count] sorted by the state that they leave or lead to. lists->first is zeroed. */
+static void sort_arcs(const graph_arc *arcs, int32_t count, int32_t states,
+                      bool by_source, arc_lists *lists) {
+    for (int32_t a = 0; a < count; a++)
+        lists->first[(by_source ? arcs[a].from : arcs[a].to) + 1]++;
+    for (int32_t s = 0; s < states; s++)
+        lists->first[s + 1] += lists->first[s];
+    for (int32_t a = 0; a < count; a++) {
+        const int32_t at = lists->first[by_source ? arcs[a].from : arcs[a].to]++;
+        lists->other[at] = by_source ? arcs[a].to : arcs[a].from;
+        lists->weight[at] = arcs[a].weight;
+    }
+    memmove(lists->first + 1, lists->first, sizeof *lists->first * (size_t)states);
+    lists->first[0] = 0;
+}
+
 /* ---- The denominator --------------------------------------------------------------- */
 
 typedef struct {
@@ -75,31 +96,28 @@ static void find_occupancy(const phone_lm *lm, double *sums) {
     }
 }
 
-/* ways: [states], how probable it is to come to each by a first phone, its last one. */
-static int64_t count_firsts(const phone_lm *lm, const double *init, double *ways) {
-    int64_t count = 0;
-    memset(ways, 0, sizeof *ways * (size_t)lm->states);
-    for (int32_t s = 0; s < lm->states; s++)
-        for (int32_t a = lm->first[s]; a < lm->first[s + 1]; a++)
-            ways[lm->next[a]] += init[s] * lm->weight[a];
-    for (int32_t s = 0; s < lm->states; s++)
-        count += ways[s] > 0;
-    return count;
-}
-
 bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *den) {
     const size_t states = (size_t)lm->states;
     double *sums = calloc(5 * states + 1, sizeof *sums);
+    graph_arc *arcs = malloc(sizeof *arcs * ((size_t)lm->arcs + 1));
     *den = (den_graph){.states = lm->states, .arcs = lm->arcs, .last = lm->last};
-    if (!sums)
+    if (!sums || !arcs) {
+        FREE_ALL(sums, arcs);
         return false;
+    }
     double *init = sums + 3 * states, *ways = init + states;
     find_occupancy(lm, sums);
     if (whole)
         init[0] = 1;
     else
         memcpy(init, sums, sizeof *init * states);
-    den_sizes sizes = {den, lm->phones, count_firsts(lm, init, ways)};
+    /* ways: how probable it is to come to each by a first phone, its last one. */
+    den_sizes sizes = {den, lm->phones, 0};
+    for (int32_t s = 0; s < lm->states; s++)
+        for (int32_t a = lm->first[s]; a < lm->first[s + 1]; a++)
+            ways[lm->next[a]] += init[s] * lm->weight[a];
+    for (int32_t s = 0; s < lm->states; s++)
+        sizes.firsts += ways[s] > 0;
     den->block = sh_allocate_plain(place_den, &sizes);
     for (size_t s = 0; den->block && s < states; s++) {
         den->outputs[s] = outputs_of(topology, lm->phones, lm->last[s]);
@@ -108,23 +126,11 @@ bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *de
         den->occupancy[s] = (float)sums[s];
     }
     if (den->block) {
-        memcpy(den->out.first, lm->first, sizeof *lm->first * (size_t)(lm->states + 1));
-        for (int32_t a = 0; a < lm->arcs; a++) {
-            den->out.other[a] = lm->next[a];
-            den->out.weight[a] = (float)lm->weight[a];
-            den->in.first[lm->next[a] + 1]++;
-        }
         for (int32_t s = 0; s < lm->states; s++)
-            den->in.first[s + 1] += den->in.first[s];
-        for (int32_t s = 0; s < lm->states; s++)
-            for (int32_t a = lm->first[s]; a < lm->first[s + 1]; a++) {
-                const int32_t at = den->in.first[lm->next[a]]++;
-                den->in.other[at] = s;
-                den->in.weight[at] = (float)lm->weight[a];
-            }
-        memmove(den->in.first + 1, den->in.first,
-                sizeof *den->in.first * (size_t)lm->states);
-        den->in.first[0] = 0;
+            for (int32_t a = lm->first[s]; a < lm->first[s + 1]; a++)
+                arcs[a] = (graph_arc){s, lm->next[a], (float)lm->weight[a]};
+        sort_arcs(arcs, lm->arcs, lm->states, false, &den->in);
+        sort_arcs(arcs, lm->arcs, lm->states, true, &den->out);
         int32_t at = 0;
         for (int32_t p = 0; p < lm->phones; p++) {
             den->first_of[p] = at;
@@ -136,7 +142,7 @@ bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *de
         }
         den->first_of[lm->phones] = at;
     }
-    free(sums);
+    FREE_ALL(sums, arcs);
     return den->block != NULL;
 }
 
@@ -176,41 +182,35 @@ static void write_arc(arc_writer *w, int32_t from, int32_t to, int32_t phone) {
     w->count++;
 }
 
-/* One word from boundary b on; returns the next boundary. */
-static int32_t write_word(arc_writer *w, const shoal_lexicon *lexicon, int32_t word,
-                          int32_t b) {
-    const int64_t count = shoal_lexicon_pronunciations(lexicon, word);
-    const int32_t *phones;
-    int32_t inside = w->nodes, boundary = w->nodes;
-    for (int64_t i = 0; i < count; i++)
-        boundary += (int32_t)shoal_lexicon_pronunciation(lexicon, word, i, &phones) - 1;
-    for (int64_t i = 0; i < count; i++) {
-        const int64_t length = shoal_lexicon_pronunciation(lexicon, word, i, &phones);
-        for (int64_t k = 0; k < length; k++) {
-            const int32_t to = k == length - 1 ? boundary : inside;
-            if (k == 0)
-                write_arc(w, b + 1, to, phones[k]);
-            write_arc(w, k == 0 ? b : inside - 1, to, phones[k]);
-            inside += k < length - 1;
-        }
-    }
-    w->nodes = boundary + 1;
-    return boundary;
-}
-
 /* Boundary b and the node after its silence are numbered one after the other. */
 static void write_arcs(arc_writer *w, const shoal_lexicon *lexicon, const int32_t *words,
                        int64_t count) {
-    const int32_t silence = (int32_t)shoal_lexicon_describe(lexicon).silence;
+    const int32_t silence = (int32_t)shoal_lexicon_describe(lexicon).silence, *phones;
     int32_t b = 0;
     w->count = 0;
-    w->nodes = 1;
     for (int64_t i = 0;; i++) {
         write_arc(w, b, b + 1, silence);
         w->nodes = b + 2;
         if (i == count)
             return;
-        b = write_word(w, lexicon, words[i], b);
+        /* One word from boundary b on, to the next boundary. */
+        const int64_t ways = shoal_lexicon_pronunciations(lexicon, words[i]);
+        int32_t inside = w->nodes, boundary = w->nodes;
+        for (int64_t p = 0; p < ways; p++)
+            boundary +=
+                (int32_t)shoal_lexicon_pronunciation(lexicon, words[i], p, &phones) - 1;
+        for (int64_t p = 0; p < ways; p++) {
+            const int64_t length =
+                shoal_lexicon_pronunciation(lexicon, words[i], p, &phones);
+            for (int64_t k = 0; k < length; k++) {
+                const int32_t to = k == length - 1 ? boundary : inside;
+                if (k == 0)
+                    write_arc(w, b + 1, to, phones[k]);
+                write_arc(w, k == 0 ? b : inside - 1, to, phones[k]);
+                inside += k < length - 1;
+            }
+        }
+        b = boundary;
     }
 }
 
@@ -247,16 +247,11 @@ typedef struct {
 } draft_state;
 
 typedef struct {
-    int32_t from, to;
-    float weight;
-} draft_arc;
-
-typedef struct {
     const phone_lm *lm;
     acceptor nodes;
     int32_t *heads, *tails; /* [nodes]: its states; -1: none */
     draft_state *states;
-    draft_arc *arcs;
+    graph_arc *arcs;
     int64_t state_room, arc_room;
     int32_t state_count, arc_count;
     bool failed;
@@ -287,7 +282,7 @@ static void add_arc(num_draft *d, int32_t from, int32_t node, int32_t state,
         d->failed = true;
         return;
     }
-    d->arcs[d->arc_count++] = (draft_arc){from, to, (float)weight};
+    d->arcs[d->arc_count++] = (graph_arc){from, to, (float)weight};
     if (d->states[from].least + 1 < d->states[to].least)
         d->states[to].least = d->states[from].least + 1;
 }
@@ -300,31 +295,6 @@ static void place_num(void *argument, block_layout *block) {
     num->final = sh_reserve(block, num->states, sizeof *num->final);
     num->least = sh_reserve(block, num->states, sizeof *num->least);
     num->rest = sh_reserve(block, num->states, sizeof *num->rest);
-}
-
-/* The arcs that stay, sorted by the state at one of their ends. */
-static void sort_arcs(const num_draft *d, int32_t states, bool by_source,
-                      arc_lists *lists) {
-    for (int pass = 0; pass < 2; pass++) {
-        for (int32_t a = 0; a < d->arc_count; a++) {
-            const int32_t from = d->states[d->arcs[a].from].number;
-            const int32_t to = d->states[d->arcs[a].to].number;
-            const int32_t own = by_source ? from : to, other = by_source ? to : from;
-            if (from < 0 || to < 0)
-                continue;
-            if (pass == 0) {
-                lists->first[own + 1]++;
-                continue;
-            }
-            const int32_t at = lists->first[own]++;
-            lists->other[at] = other;
-            lists->weight[at] = d->arcs[a].weight;
-        }
-        for (int32_t s = 0; s < states && pass == 0; s++)
-            lists->first[s + 1] += lists->first[s];
-    }
-    memmove(lists->first + 1, lists->first, sizeof *lists->first * (size_t)states);
-    lists->first[0] = 0;
 }
 
 static bool finish(num_draft *d, const den_graph *den, int32_t topology, num_graph *num) {
@@ -347,9 +317,12 @@ static bool finish(num_draft *d, const den_graph *den, int32_t topology, num_gra
     if (d->states[0].number != 0)
         return true; /* no path: no states */
     num->states = kept;
-    for (int32_t a = 0; a < d->arc_count; a++)
-        num->arcs += d->states[d->arcs[a].from].number >= 0 &&
-                     d->states[d->arcs[a].to].number >= 0;
+    for (int32_t a = 0; a < d->arc_count; a++) { /* those that stay, renumbered */
+        const int32_t from = d->states[d->arcs[a].from].number;
+        const int32_t to = d->states[d->arcs[a].to].number;
+        if (from >= 0 && to >= 0)
+            d->arcs[num->arcs++] = (graph_arc){from, to, d->arcs[a].weight};
+    }
     num->block = sh_allocate_plain(place_num, num);
     if (!num->block)
         return false;
@@ -364,8 +337,8 @@ static bool finish(num_draft *d, const den_graph *den, int32_t topology, num_gra
         num->final[from->number] =
             i > 0 && from->node >= d->nodes.end ? (double)den->final[from->state] : 0;
     }
-    sort_arcs(d, kept, false, &num->in);
-    sort_arcs(d, kept, true, &num->out);
+    sort_arcs(d->arcs, num->arcs, kept, false, &num->in);
+    sort_arcs(d->arcs, num->arcs, kept, true, &num->out);
     return true;
 }
 
@@ -403,12 +376,7 @@ bool sh_num_make(const phone_lm *lm, const den_graph *den, int32_t topology,
                 }
         good = !d.failed && finish(&d, den, topology, num);
     }
-    free(d.nodes.first);
-    free(d.nodes.arcs);
-    free(d.heads);
-    free(d.tails);
-    free(d.states);
-    free(d.arcs);
+    FREE_ALL(d.nodes.first, d.nodes.arcs, d.heads, d.tails, d.states, d.arcs);
     return good;
 }
 

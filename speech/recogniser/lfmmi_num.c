@@ -93,35 +93,30 @@ static void put_sum(number_row row, int64_t at, double first, int64_t first_expo
         most);
 }
 
-static void step_ahead(const num_pass *p, int64_t t) {
-    const num_graph *num = p->num;
-    const number_row from = row_of(p, t), to = row_of(p, t + 1);
-    for (int32_t s = 0; s < num->states; s++) {
-        if (s == 0 || !is_there(p, s, t + 1)) {
-            put(to, s, 0, 0);
-            continue;
-        }
-        const state_outputs of = num->outputs[s];
-        int64_t exponent;
-        const double entered = sum_arcs(&num->in, s, from, &exponent);
-        put_sum(to, s, from.mantissas[s] * p->x.mantissas[of.loop],
-                from.exponents[s] + p->x.exponents[of.loop],
-                entered * p->x.mantissas[of.entry], exponent + p->x.exponents[of.entry]);
-    }
-}
-
 /* Returns the logarithm; *last, *last_exponent: what all ends have. */
 static double go_ahead(const num_pass *p, double *last, int64_t *last_exponent) {
     const num_graph *num = p->num;
     double logarithm = 0, sum = 0;
-    int64_t most = CTC_NEVER;
+    int64_t most = CTC_NEVER, exponent;
     for (int32_t s = 0; s < num->states; s++)
         put(row_of(p, 0), s, s == 0, 0);
     for (int64_t t = 0; t < p->steps; t++) {
         logarithm += take_outputs(p, t);
         if (!isfinite(logarithm))
             return NAN;
-        step_ahead(p, t);
+        const number_row from = row_of(p, t), to = row_of(p, t + 1);
+        for (int32_t s = 0; s < num->states; s++) {
+            if (s == 0 || !is_there(p, s, t + 1)) {
+                put(to, s, 0, 0);
+                continue;
+            }
+            const state_outputs of = num->outputs[s];
+            const double entered = sum_arcs(&num->in, s, from, &exponent);
+            put_sum(to, s, from.mantissas[s] * p->x.mantissas[of.loop],
+                    from.exponents[s] + p->x.exponents[of.loop],
+                    entered * p->x.mantissas[of.entry],
+                    exponent + p->x.exponents[of.entry]);
+        }
     }
     const number_row row = row_of(p, p->steps);
     for (int32_t s = 0; s < num->states; s++)
@@ -135,57 +130,48 @@ static double go_ahead(const num_pass *p, double *last, int64_t *last_exponent) 
     return logarithm + log(sum) + (double)most * 0.69314718055994531;
 }
 
-/* The posteriors of step t; b becomes what staying is worth, `entered` what entering
-   is. */
-static void take_posteriors(const num_pass *p, int64_t t, double last,
-                            int64_t last_exponent) {
-    const num_graph *num = p->num;
-    const number_row from = row_of(p, t), to = row_of(p, t + 1), b = p->b;
-    memset(p->posteriors, 0, sizeof *p->posteriors * (size_t)p->outputs);
-    put(p->entered, 0, 0, 0);
-    put(b, 0, 0, 0);
-    for (int32_t s = 1; s < num->states; s++) {
-        const state_outputs of = num->outputs[s];
-        const int64_t behind = b.exponents[s] - last_exponent;
-        const int64_t stay = p->x.exponents[of.loop] + b.exponents[s];
-        const double loop = p->x.mantissas[of.loop] * b.mantissas[s];
-        const double stayed = from.mantissas[s] * loop / last *
-                              power_of_2(from.exponents[s] + stay - last_exponent);
-        const double came = to.mantissas[s] * b.mantissas[s] / last *
-                            power_of_2(to.exponents[s] + behind);
-        p->posteriors[of.loop] += stayed;
-        p->posteriors[of.entry] += came > stayed ? came - stayed : 0;
-        put(p->entered, s, p->x.mantissas[of.entry] * b.mantissas[s],
-            p->x.exponents[of.entry] + b.exponents[s]);
-        put(b, s, loop, stay);
-    }
-}
-
-/* b of step t from those of the step behind it. */
-static void step_back(const num_pass *p, int64_t t) {
-    for (int32_t s = 0; s < p->num->states; s++) {
-        int64_t exponent;
-        if (!is_there(p, s, t)) {
-            put(p->b, s, 0, 0);
-            continue;
-        }
-        const double entered = sum_arcs(&p->num->out, s, p->entered, &exponent);
-        put_sum(p->b, s, p->b.mantissas[s], p->b.exponents[s], entered, exponent);
-    }
-}
-
 static bool go_back(const num_pass *p, double last, int64_t last_exponent,
                     float *gradient, float sign) {
+    const num_graph *num = p->num;
+    const number_row b = p->b, x = p->x;
     bool good = true;
-    for (int32_t s = 0; s < p->num->states; s++)
-        put(p->b, s, p->num->final[s], 0);
+    for (int32_t s = 0; s < num->states; s++)
+        put(b, s, num->final[s], 0);
     for (int64_t t = p->steps - 1; t >= 0; t--) {
         take_outputs(p, t);
-        take_posteriors(p, t, last, last_exponent);
-        good =
-            sh_lfmmi_give(p->posteriors, p->outputs, gradient + t * p->outputs, sign) &&
-            good;
-        step_back(p, t);
+        /* The posteriors of step t; b becomes what staying is worth, `entered` what
+           entering is. */
+        const number_row from = row_of(p, t), to = row_of(p, t + 1);
+        memset(p->posteriors, 0, sizeof *p->posteriors * (size_t)p->outputs);
+        put(p->entered, 0, 0, 0);
+        put(b, 0, 0, 0);
+        for (int32_t s = 1; s < num->states; s++) {
+            const state_outputs of = num->outputs[s];
+            const int64_t behind = b.exponents[s] - last_exponent;
+            const int64_t stay = x.exponents[of.loop] + b.exponents[s];
+            const double loop = x.mantissas[of.loop] * b.mantissas[s];
+            const double stayed = from.mantissas[s] * loop / last *
+                                  power_of_2(from.exponents[s] + stay - last_exponent);
+            const double came = to.mantissas[s] * b.mantissas[s] / last *
+                                power_of_2(to.exponents[s] + behind);
+            p->posteriors[of.loop] += stayed;
+            p->posteriors[of.entry] += came > stayed ? came - stayed : 0;
+            put(p->entered, s, x.mantissas[of.entry] * b.mantissas[s],
+                x.exponents[of.entry] + b.exponents[s]);
+            put(b, s, loop, stay);
+        }
+        if (!sh_lfmmi_give(p->posteriors, p->outputs, gradient + t * p->outputs, sign))
+            good = false;
+        /* b of step t from those of the step behind it. */
+        for (int32_t s = 0; s < num->states; s++) {
+            int64_t exponent;
+            if (!is_there(p, s, t)) {
+                put(b, s, 0, 0);
+                continue;
+            }
+            const double entered = sum_arcs(&num->out, s, p->entered, &exponent);
+            put_sum(b, s, b.mantissas[s], b.exponents[s], entered, exponent);
+        }
     }
     return good;
 }

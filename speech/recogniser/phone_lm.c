@@ -64,24 +64,21 @@ static gram *slot_of(const gram_table *table, uint64_t key) {
     return &table->slots[i & (uint64_t)(table->room - 1)];
 }
 
-static void widen(gram_table *table) {
-    const gram_table old = *table;
-    table->room = old.room ? 2 * old.room : 1 << 12;
-    table->slots = calloc((size_t)table->room, sizeof *table->slots);
-    if (!table->slots) {
-        *table = old;
-        table->failed = true;
-        return;
-    }
-    for (int64_t i = 0; i < old.room; i++)
-        if (old.slots[i].key)
-            *slot_of(table, old.slots[i].key) = old.slots[i];
-    free(old.slots);
-}
-
 static void count_gram(gram_table *table, uint64_t key, double count) {
-    if (2 * (table->used + 1) > table->room)
-        widen(table);
+    if (2 * (table->used + 1) > table->room) {
+        const gram_table old = *table;
+        table->room = old.room ? 2 * old.room : 1 << 12;
+        table->slots = calloc((size_t)table->room, sizeof *table->slots);
+        if (!table->slots) {
+            *table = old;
+            table->failed = true;
+        }
+        for (int64_t i = 0; table->slots != old.slots && i < old.room; i++)
+            if (old.slots[i].key)
+                *slot_of(table, old.slots[i].key) = old.slots[i];
+        if (table->slots != old.slots)
+            free(old.slots);
+    }
     if (table->failed)
         return;
     gram *slot = slot_of(table, key);
@@ -187,20 +184,6 @@ static int64_t end_of(const row *rows, int64_t count, int64_t begin, double *sum
     return end;
 }
 
-static row *take_rows(const gram_table *table) {
-    row *rows = calloc((size_t)table->used + 1, sizeof *rows);
-    int64_t count = 0;
-    for (int64_t i = 0; rows && i < table->room; i++) {
-        const gram *slot = &table->slots[i];
-        if (slot->key)
-            rows[count++] = (row){slot->key >> BITS, slot->key >> BITS,
-                                  (uint32_t)(slot->key % (1 << BITS)), slot->count};
-    }
-    if (rows)
-        sort_rows(rows, count);
-    return rows;
-}
-
 /* ---- Pruning ----------------------------------------------------------------------- */
 
 typedef struct {
@@ -235,19 +218,6 @@ static int64_t find_row(const row *rows, int64_t count, uint64_t history,
     return low;
 }
 
-/* rows [begin, end) of one history against those of its suffix. */
-static double gain_of(const row *rows, int64_t begin, int64_t end, double sum,
-                      const row *low, int64_t low_count, int longest) {
-    const uint64_t suffix = shorten(rows[begin].history, longest);
-    double low_sum, gain = 0;
-    end_of(low, low_count, find_row(low, low_count, suffix, 0), &low_sum);
-    for (int64_t i = begin; i < end; i++) {
-        const row *same = &low[find_row(low, low_count, suffix, rows[i].symbol)];
-        gain += rows[i].count * (log(rows[i].count / sum) - log(same->count / low_sum));
-    }
-    return gain;
-}
-
 /* Histories of the longest kind, the best `extra` of them, sorted by themselves. */
 static ranked *rank(const row *rows, int64_t count, int longest, int64_t extra,
                     int64_t *kept) {
@@ -265,9 +235,18 @@ static ranked *rank(const row *rows, int64_t count, int longest, int64_t extra,
         low_count = sort_rows(low, low_count);
     for (int64_t i = 0, end; low && list && i < count; i = end) {
         end = end_of(rows, count, i, &sum);
-        if (length_of(rows[i].history, longest) == longest)
-            list[found++] = (ranked){rows[i].history,
-                                     gain_of(rows, i, end, sum, low, low_count, longest)};
+        if (length_of(rows[i].history, longest) < longest)
+            continue;
+        /* The rows of this history against those of its suffix. */
+        const uint64_t suffix = shorten(rows[i].history, longest);
+        double low_sum, gain = 0;
+        end_of(low, low_count, find_row(low, low_count, suffix, 0), &low_sum);
+        for (int64_t k = i; k < end; k++) {
+            const row *same = &low[find_row(low, low_count, suffix, rows[k].symbol)];
+            gain += rows[k].count *
+                    (log(rows[k].count / sum) - log(same->count / low_sum));
+        }
+        list[found++] = (ranked){rows[i].history, gain};
     }
     *kept = extra < found ? extra : found;
     if (list) {
@@ -326,66 +305,57 @@ void sh_phone_lm_free(phone_lm *lm) {
     *lm = (phone_lm){0};
 }
 
-/* Rows [begin, end) become the next state. */
-static void add_state(phone_lm *lm, const row *rows, int64_t begin, int64_t end,
-                      double sum, const uint64_t *histories, int32_t states,
-                      const ranked *kept, int64_t kept_count) {
-    const int longest = lm->order - 1;
-    const int32_t state = lm->states++;
-    const int length = length_of(rows[begin].history, longest);
-    const uint64_t newest = rows[begin].history >> place_of(longest, length - 1);
-    lm->last[state] = (int32_t)(newest % (1 << BITS)) - FIRST_PHONE;
-    for (int64_t i = begin; i < end; i++) {
-        const double share = rows[i].count / sum;
-        if (rows[i].symbol == END) {
-            lm->end[state] = share;
-            continue;
-        }
-        const uint64_t to = append(rows[begin].history, longest, rows[i].symbol);
-        lm->phone[lm->arcs] = (int32_t)rows[i].symbol - FIRST_PHONE;
-        const uint64_t history = reduce(to, longest, kept, kept_count);
-        int32_t low = 0, high = states;
-        while (low < high) {
-            const int32_t middle = low + (high - low) / 2;
-            if (histories[middle] < history)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        lm->next[lm->arcs] = low;
-        lm->weight[lm->arcs++] = share;
-    }
-    lm->first[state + 1] = lm->arcs;
-}
-
-/* Of rows under the histories that stay. */
+/* Of rows under the histories that stay: those of one history become a state. */
 static bool build(phone_lm *lm, const row *rows, int64_t count, const ranked *kept,
                   int64_t kept_count) {
-    uint64_t *histories = calloc((size_t)count + 1, sizeof *histories);
-    int32_t states = 0;
+    const int longest = lm->order - 1;
+    int32_t *states = calloc((size_t)count + 1, sizeof *states); /* of each row */
     double sum;
-    for (int64_t i = 0; histories && i < count; i++) {
-        if (i == 0 || rows[i - 1].history != rows[i].history)
-            histories[states++] = rows[i].history;
+    for (int64_t i = 0; states && i < count; i++) {
+        lm->states += i == 0 || rows[i - 1].history != rows[i].history;
+        states[i] = lm->states - 1;
         lm->arcs += rows[i].symbol != END;
     }
-    lm->states = states;
-    const bool good = histories && sh_phone_lm_allocate(lm);
+    const bool good = states && sh_phone_lm_allocate(lm);
     lm->states = lm->arcs = 0;
-    for (int64_t i = 0, end; good && i < count; i = end) {
-        end = end_of(rows, count, i, &sum);
-        add_state(lm, rows, i, end, sum, histories, states, kept, kept_count);
+    for (int64_t begin = 0, end; good && begin < count; begin = end) {
+        end = end_of(rows, count, begin, &sum);
+        const int32_t state = lm->states++;
+        const int length = length_of(rows[begin].history, longest);
+        const uint64_t newest = rows[begin].history >> place_of(longest, length - 1);
+        lm->last[state] = (int32_t)(newest % (1 << BITS)) - FIRST_PHONE;
+        for (int64_t i = begin; i < end; i++) {
+            const double share = rows[i].count / sum;
+            if (rows[i].symbol == END) {
+                lm->end[state] = share;
+                continue;
+            }
+            const uint64_t to = append(rows[begin].history, longest, rows[i].symbol);
+            const uint64_t history = reduce(to, longest, kept, kept_count);
+            lm->phone[lm->arcs] = (int32_t)rows[i].symbol - FIRST_PHONE;
+            lm->next[lm->arcs] = states[find_row(rows, count, history, 0)];
+            lm->weight[lm->arcs++] = share;
+        }
+        lm->first[state + 1] = lm->arcs;
     }
-    free(histories);
+    free(states);
     return good;
 }
 
 static bool make_automaton(const gram_table *table, int64_t extra, phone_lm *lm) {
     const int longest = lm->order - 1;
-    row *rows = take_rows(table);
-    int64_t count = table->used, kept_count = 0;
+    row *rows = calloc((size_t)table->used + 1, sizeof *rows);
+    int64_t count = 0, kept_count = 0;
     ranked *kept = NULL;
     bool good = rows != NULL;
+    for (int64_t i = 0; good && i < table->room; i++) {
+        const gram *slot = &table->slots[i];
+        if (slot->key)
+            rows[count++] = (row){slot->key >> BITS, slot->key >> BITS,
+                                  (uint32_t)(slot->key % (1 << BITS)), slot->count};
+    }
+    if (good)
+        sort_rows(rows, count);
     if (good && extra >= 0 && longest > 1) { /* a single symbol has nothing to drop */
         kept = rank(rows, count, longest, extra, &kept_count);
         good = kept != NULL;
@@ -395,8 +365,7 @@ static bool make_automaton(const gram_table *table, int64_t extra, phone_lm *lm)
             count = sort_rows(rows, count);
     }
     good = good && build(lm, rows, count, kept, kept_count);
-    free(rows);
-    free(kept);
+    FREE_ALL(rows, kept);
     return good;
 }
 
@@ -438,9 +407,7 @@ shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
     lm->order = order;
     const bool good = !c.failed && !c.table.failed && c.table.used < INT32_MAX / 2 &&
                       make_automaton(&c.table, extra, lm);
-    free(c.table.slots);
-    free(c.live.list);
-    free(c.next.list);
+    FREE_ALL(c.table.slots, c.live.list, c.next.list);
     if (!good)
         sh_phone_lm_free(lm);
     return good ? SHOAL_OK
@@ -449,14 +416,5 @@ shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
 }
 
 int32_t sh_phone_lm_arc(const phone_lm *lm, int32_t state, int32_t phone) {
-    int32_t low = lm->first[state], high = lm->first[state + 1];
-    const int32_t end = high;
-    while (low < high) {
-        const int32_t middle = low + (high - low) / 2;
-        if (lm->phone[middle] < phone)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < end && lm->phone[low] == phone ? low : -1;
+    return (int32_t)find_rising(lm->phone, lm->first[state], lm->first[state + 1], phone);
 }

@@ -25,19 +25,14 @@ _Static_assert(offsetof(file_head, checksum) == PHONE_LM_SUM_PLACE, "as the head
 static const char magic[8] = "shoalpl1";
 enum { PARTS = 6, VERSION = 1 };
 
-typedef struct {
-    void *bytes;
-    size_t size;
-} part;
-
-static void list_parts(const phone_lm *lm, part parts[PARTS]) {
+static void list_parts(const phone_lm *lm, file_part *parts) {
     const size_t states = (size_t)lm->states, arcs = (size_t)lm->arcs;
-    const part all[PARTS] = {{lm->last, states * sizeof *lm->last},
-                             {lm->first, (states + 1) * sizeof *lm->first},
-                             {lm->phone, arcs * sizeof *lm->phone},
-                             {lm->next, arcs * sizeof *lm->next},
-                             {lm->weight, arcs * sizeof *lm->weight},
-                             {lm->end, states * sizeof *lm->end}};
+    const file_part all[PARTS] = {{lm->last, states * sizeof *lm->last},
+                                  {lm->first, (states + 1) * sizeof *lm->first},
+                                  {lm->phone, arcs * sizeof *lm->phone},
+                                  {lm->next, arcs * sizeof *lm->next},
+                                  {lm->weight, arcs * sizeof *lm->weight},
+                                  {lm->end, states * sizeof *lm->end}};
     memcpy(parts, all, sizeof all);
 }
 
@@ -65,21 +60,18 @@ uint64_t sh_phone_lm_key(const phone_texts *texts, int32_t order, int64_t extra)
 
 shoal_status sh_phone_lm_write(shoal_context *context, const phone_lm *lm, uint64_t key,
                                const char *path) {
-    part parts[PARTS];
     file_head head = {.key = key,
                       .phones = lm->phones,
                       .order = lm->order,
                       .states = lm->states,
                       .arcs = lm->arcs};
-    memcpy(head.magic, magic, sizeof magic);
-    list_parts(lm, parts);
-    uint64_t sum = mix_words(0, &head, sizeof head);
-    for (int i = 0; i < PARTS; i++)
-        sum = mix_words(sum, parts[i].bytes, parts[i].size);
-    head.checksum = sum;
     file_part all[PARTS + 1] = {{&head, sizeof head}};
-    for (int i = 0; i < PARTS; i++)
-        all[i + 1] = (file_part){parts[i].bytes, parts[i].size};
+    uint64_t sum = 0;
+    memcpy(head.magic, magic, sizeof magic);
+    list_parts(lm, all + 1);
+    for (int i = 0; i <= PARTS; i++)
+        sum = mix_words(sum, all[i].bytes, all[i].size);
+    head.checksum = sum;
     if (sh_file_replace(NULL, path, all, PARTS + 1, SHOAL_SYNC_DATA) == SHOAL_OK)
         return SHOAL_OK;
     return sh_fail(context, SHOAL_IO, "%s cannot be written: %s", path, strerror(errno));
@@ -105,20 +97,6 @@ static bool is_sound(const phone_lm *lm) {
     return true;
 }
 
-static bool take_head(const void *bytes, size_t given, uint64_t key, file_head *head) {
-    if (given < sizeof *head)
-        return false;
-    memcpy(head, bytes, sizeof *head);
-    const size_t size = sizeof *head + 4 * (2 * (size_t)head->states + 1) +
-                        8 * (size_t)head->arcs + 8 * (size_t)head->arcs +
-                        8 * (size_t)head->states;
-    return memcmp(head->magic, magic, sizeof magic) == 0 &&
-           (key == 0 || head->key == key) && head->states > 0 && head->arcs >= 0 &&
-           head->phones > 0 && head->phones <= PHONE_LM_PHONES &&
-           head->order >= PHONE_LM_LEAST_ORDER && head->order <= PHONE_LM_MOST_ORDER &&
-           given == size;
-}
-
 uint64_t sh_phone_lm_sum(const void *bytes, size_t size) {
     file_head head;
     memcpy(&head, bytes, sizeof head);
@@ -127,20 +105,20 @@ uint64_t sh_phone_lm_sum(const void *bytes, size_t size) {
                      size - sizeof head);
 }
 
-static void take_parts(const char *bytes, const phone_lm *lm) {
-    part parts[PARTS];
-    list_parts(lm, parts);
-    for (int i = 0; i < PARTS; bytes += parts[i].size, i++)
-        if (parts[i].size)
-            memcpy(parts[i].bytes, bytes, parts[i].size);
-}
-
 shoal_status sh_phone_lm_parse(shoal_context *context, const char *name,
                                const void *bytes, size_t size, uint64_t key,
                                phone_lm *lm) {
-    file_head head;
+    file_head head = {0};
+    file_part parts[PARTS];
     *lm = (phone_lm){0};
-    if (!take_head(bytes, size, key, &head))
+    if (size >= sizeof head)
+        memcpy(&head, bytes, sizeof head);
+    const size_t wanted = sizeof head + 4 * (2 * (size_t)head.states + 1) +
+                          16 * (size_t)head.arcs + 8 * (size_t)head.states;
+    if (memcmp(head.magic, magic, sizeof magic) != 0 || (key != 0 && head.key != key) ||
+        head.states <= 0 || head.arcs < 0 || head.phones <= 0 ||
+        head.phones > PHONE_LM_PHONES || head.order < PHONE_LM_LEAST_ORDER ||
+        head.order > PHONE_LM_MOST_ORDER || size != wanted)
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: is no phone language model, damaged, or another one", name);
     *lm = (phone_lm){.phones = head.phones,
@@ -148,8 +126,11 @@ shoal_status sh_phone_lm_parse(shoal_context *context, const char *name,
                      .states = head.states,
                      .arcs = head.arcs};
     const bool room = sh_phone_lm_allocate(lm);
-    if (room)
-        take_parts((const char *)bytes + sizeof head, lm);
+    list_parts(lm, parts);
+    const char *at = (const char *)bytes + sizeof head;
+    for (int i = 0; i < PARTS && room; at += parts[i].size, i++)
+        if (parts[i].size)
+            memcpy((void *)(uintptr_t)parts[i].bytes, at, parts[i].size);
     if (room && head.checksum == sh_phone_lm_sum(bytes, size) && is_sound(lm))
         return SHOAL_OK;
     sh_phone_lm_free(lm);

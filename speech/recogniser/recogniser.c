@@ -54,91 +54,34 @@ typedef struct {
     const char *choices[4];
 } field_row;
 
-#define FIELD(member) offsetof(recogniser_config, member)
+#define NUMBER(name, before, type, member, min, max)                                     \
+    {                                                                                    \
+        "config." name, before, type, offsetof(recogniser_config, member), min, max, {   \
+            0                                                                            \
+        }                                                                                \
+    }
+#define CHOICES(name, before, member, ...)                                               \
+    {                                                                                    \
+        "config." name, before, CHOICE, offsetof(recogniser_config, member), 0, 0, {     \
+            __VA_ARGS__                                                                  \
+        }                                                                                \
+    }
 static const field_row fields[] = {
-    {"config.loss", "ctc", CHOICE, FIELD(loss), 0, 0, {"ctc", "lf-mmi"}},
-    {"config.units", NULL, CHOICE, FIELD(characters), 0, 0, {"words", "characters"}},
-    {"config.bands", NULL, WHOLE, FIELD(features.bands), 1, 200, {0}},
-    {"config.rate", "16000", WHOLE, FIELD(features.rate), 0, 16000, {0}},
-    {"config.normalise",
-     NULL,
-     CHOICE,
-     FIELD(features.normalise),
-     0,
-     0,
-     {"speaker", "utterance", "none"}},
-    {"config.hop", NULL, WHOLE, FIELD(features.hop), 1, 64, {0}},
-    {"config.context", NULL, WHOLE, FIELD(features.context), 1, 256, {0}},
-    {"config.every", "1", WHOLE, FIELD(features.every), 1, 64, {0}},
-    {"config.join", NULL, REAL, FIELD(join), 0, 3600, {0}},
-    {"config.topology",
-     "chain",
-     CHOICE,
-     FIELD(topology),
-     0,
-     0,
-     {"chain", "one", "blank"}},
-    {"config.whole", "false", CHOICE, FIELD(whole), 0, 0, {"false", "true"}},
-    {"config.leak", "0.1", REAL, FIELD(leak), 1e-8, 1, {0}},
-    {"config.output_l2", "5e-05", REAL, FIELD(l2), 0, 10, {0}},
-    {"config.output_range", "0.01", REAL, FIELD(range), 0, 10, {0}},
+    CHOICES("loss", "ctc", loss, "ctc", "lf-mmi"),
+    CHOICES("units", NULL, characters, "words", "characters"),
+    NUMBER("bands", NULL, WHOLE, features.bands, 1, 200),
+    NUMBER("rate", "16000", WHOLE, features.rate, 0, 16000),
+    CHOICES("normalise", NULL, features.normalise, "speaker", "utterance", "none"),
+    NUMBER("hop", NULL, WHOLE, features.hop, 1, 64),
+    NUMBER("context", NULL, WHOLE, features.context, 1, 256),
+    NUMBER("every", "1", WHOLE, features.every, 1, 64),
+    NUMBER("join", NULL, REAL, join, 0, 3600),
+    CHOICES("topology", "chain", topology, "chain", "one", "blank"),
+    CHOICES("whole", "false", whole, "false", "true"),
+    NUMBER("leak", "0.1", REAL, leak, 1e-8, 1),
+    NUMBER("output_l2", "5e-05", REAL, l2, 0, 10),
+    NUMBER("output_range", "0.01", REAL, range, 0, 10),
 };
-
-static bool read_field(const field_row *row, const char *text, void *place) {
-    double value;
-    for (int32_t i = 0; row->type == CHOICE && i < 4 && row->choices[i]; i++)
-        if (strcmp(row->choices[i], text) == 0) {
-            memcpy(place, &i, sizeof i);
-            return true;
-        }
-    if (row->type == CHOICE || !sh_read_c(text, &value))
-        return false;
-    if (row->type == WHOLE) {
-        memcpy(place, &(int64_t){(int64_t)value}, sizeof(int64_t));
-        return value >= row->min && value <= row->max && value == floor(value);
-    }
-    memcpy(place, &(float){(float)value}, sizeof(float));
-    return (float)value >= (float)row->min && (float)value <= (float)row->max;
-}
-
-static shoal_status read_config(shoal_recogniser *made, const shoal_checkpoint *file) {
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-        const char *text = shoal_checkpoint_note(file, fields[i].key);
-        text = text ? text : fields[i].before;
-        if (!text)
-            return sh_fail(made->context, SHOAL_BAD_FILE, "%s: the checkpoint has no %s",
-                           made->path, fields[i].key);
-        if (!read_field(&fields[i], text, (char *)&made->config + fields[i].offset))
-            return sh_fail(made->context, SHOAL_BAD_FILE,
-                           "%s: %s is \"%.40s\", which it cannot be", made->path,
-                           fields[i].key, text);
-    }
-    return SHOAL_OK;
-}
-
-/* One unit per line. They are printed, and have no control characters. */
-static shoal_status read_units(shoal_recogniser *made, const char *note) {
-    for (const char *c = note; *c; c++) {
-        const unsigned char byte = (unsigned char)*c, next = (unsigned char)c[1];
-        made->info.units += byte == '\n';
-        if ((byte < ' ' && byte != '\n') || byte == 0x7f ||
-            (byte == 0xc2 && next >= 0x80 && next < 0xa0))
-            return sh_fail(made->context, SHOAL_BAD_FILE,
-                           "%s: its units have control characters", made->path);
-    }
-    made->text = sh_allocate(made->context, strlen(note) + 1);
-    made->units =
-        sh_allocate(made->context, sizeof *made->units * ((size_t)made->info.units + 1));
-    if (!made->text || !made->units)
-        return SHOAL_NO_MEMORY;
-    char *at = strcpy(made->text, note);
-    for (int64_t i = 0; i < made->info.units; i++) {
-        made->units[i] = at;
-        at += strcspn(at, "\n");
-        *at++ = 0;
-    }
-    return SHOAL_OK;
-}
 
 static shoal_status read_notes(shoal_recogniser *made, const shoal_checkpoint *file) {
     static const char units_key[] = "speech.units";
@@ -153,40 +96,66 @@ static shoal_status read_notes(shoal_recogniser *made, const shoal_checkpoint *f
                        "%s: is no recogniser: it has no %s", made->path,
                        task ? units_key : "config.task");
     made->info.step = step ? strtoll(step, NULL, 10) : 0;
-    const shoal_status status = read_config(made, file);
-    return status == SHOAL_OK ? read_units(made, units) : status;
-}
-
-/* ---- Opening ----------------------------------------------------------------------- */
-
-/* The best model in the folder of a run, or else its checkpoint; or a file. */
-static shoal_status find_weights(shoal_recogniser *made, const char *path) {
-    static const char *const names[] = {"/best.safetensors", "/checkpoint.safetensors"};
-    struct stat information;
-    const bool folder = stat(path, &information) == 0 && S_ISDIR(information.st_mode);
-    if (strlen(path) + 32 > sizeof made->path)
-        return sh_fail(made->context, SHOAL_INVALID, "%.80s...: the path is too long",
-                       path);
-    for (int i = 0; i < 2; i++) {
-        snprintf(made->path, sizeof made->path, "%s%s", path, folder ? names[i] : "");
-        if (!folder || stat(made->path, &information) == 0)
-            break;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+        const field_row *row = &fields[i];
+        const char *text = shoal_checkpoint_note(file, row->key);
+        char *place = (char *)&made->config + row->offset;
+        bool good = false;
+        double value = 0;
+        text = text ? text : row->before;
+        if (!text)
+            return sh_fail(made->context, SHOAL_BAD_FILE, "%s: the checkpoint has no %s",
+                           made->path, row->key);
+        if (row->type == CHOICE) {
+            for (int32_t k = 0; k < 4 && row->choices[k] && !good; k++)
+                if ((good = strcmp(row->choices[k], text) == 0))
+                    memcpy(place, &k, sizeof k);
+        } else if (!sh_read_c(text, &value)) {
+            good = false;
+        } else if (row->type == WHOLE) {
+            memcpy(place, &(int64_t){(int64_t)value}, sizeof(int64_t));
+            good = value >= row->min && value <= row->max && value == floor(value);
+        } else {
+            memcpy(place, &(float){(float)value}, sizeof(float));
+            good = (float)value >= (float)row->min && (float)value <= (float)row->max;
+        }
+        if (!good)
+            return sh_fail(made->context, SHOAL_BAD_FILE,
+                           "%s: %s is \"%.40s\", which it cannot be", made->path,
+                           row->key, text);
+    }
+    /* One unit per line. They are printed, and have no control characters. */
+    for (const char *c = units; *c; c++) {
+        const unsigned char byte = (unsigned char)*c, next = (unsigned char)c[1];
+        made->info.units += byte == '\n';
+        if ((byte < ' ' && byte != '\n') || byte == 0x7f ||
+            (byte == 0xc2 && next >= 0x80 && next < 0xa0))
+            return sh_fail(made->context, SHOAL_BAD_FILE,
+                           "%s: its units have control characters", made->path);
+    }
+    made->text = sh_allocate(made->context, strlen(units) + 1);
+    made->units =
+        sh_allocate(made->context, sizeof *made->units * ((size_t)made->info.units + 1));
+    if (!made->text || !made->units)
+        return SHOAL_NO_MEMORY;
+    char *at = strcpy(made->text, units);
+    for (int64_t i = 0; i < made->info.units; i++) {
+        made->units[i] = at;
+        at += strcspn(at, "\n");
+        *at++ = 0;
     }
     return SHOAL_OK;
 }
 
+/* ---- Opening ----------------------------------------------------------------------- */
+
 static shoal_status load_model(shoal_recogniser *made, const shoal_checkpoint *file) {
     shoal_model_config config;
     uint64_t seed;
-    shoal_status status = shoal_checkpoint_config(file, &config, &seed);
-    if (status == SHOAL_OK)
-        status = shoal_checkpoint_fits(file, &config);
-    if (status == SHOAL_OK)
-        status = shoal_model_create(made->context, &config, seed, 0, 0, 0, &made->model);
-    if (status == SHOAL_OK)
-        status = shoal_checkpoint_load_average(file, made->model);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(shoal_checkpoint_config(file, &config, &seed));
+    TRY(shoal_checkpoint_fits(file, &config));
+    TRY(shoal_model_create(made->context, &config, seed, 0, 0, 0, &made->model));
+    TRY(shoal_checkpoint_load_average(file, made->model));
     shoal_recogniser_info *info = &made->info;
     const bool ctc = made->config.loss == SHOAL_RECOGNISER_CTC;
     info->path = made->path;
@@ -222,7 +191,6 @@ static shoal_status make_view(shoal_recogniser *made,
                            : joined > 30      ? joined
                                               : 30;
     shoal_attention kind = made->info.attention;
-    shoal_status status = SHOAL_OK;
     if (!(options->piece >= 0 && options->piece <= 3600) || options->beams < 0 ||
         options->beams > MOST_BEAMS)
         return sh_fail(made->context, SHOAL_INVALID,
@@ -236,11 +204,9 @@ static shoal_status make_view(shoal_recogniser *made,
         made->piece = most - 2 * made->margin;
     }
     if (options->attention)
-        status = shoal_attention_parse(made->context, options->attention, &kind);
-    if (status == SHOAL_OK)
-        status = shoal_model_view(made->model, &kind, 1, made->piece + 2 * made->margin,
-                                  &made->view);
-    return status;
+        TRY(shoal_attention_parse(made->context, options->attention, &kind));
+    return shoal_model_view(made->model, &kind, 1, made->piece + 2 * made->margin,
+                            &made->view);
 }
 
 shoal_recogniser_options shoal_recogniser_defaults(void) {
@@ -258,6 +224,36 @@ static shoal_recogniser_options known(const shoal_recogniser_options *options) {
     return all;
 }
 
+static shoal_status open_parts(shoal_recogniser *made, const char *path,
+                               const shoal_recogniser_options *options) {
+    /* The best model in the folder of a run, or else its checkpoint; or a file. */
+    static const char *const names[] = {"/best.safetensors", "/checkpoint.safetensors"};
+    struct stat information;
+    const bool folder = stat(path, &information) == 0 && S_ISDIR(information.st_mode);
+    if (strlen(path) + 32 > sizeof made->path)
+        return sh_fail(made->context, SHOAL_INVALID, "%.80s...: the path is too long",
+                       path);
+    for (int i = 0; i < 2; i++) {
+        snprintf(made->path, sizeof made->path, "%s%s", path, folder ? names[i] : "");
+        if (!folder || stat(made->path, &information) == 0)
+            break;
+    }
+    shoal_checkpoint *file = NULL;
+    TRY(shoal_checkpoint_open(made->context, made->path, &file));
+    shoal_status status = read_notes(made, file);
+    if (status == SHOAL_OK)
+        status = load_model(made, file);
+    shoal_checkpoint_close(file);
+    TRY(status);
+    TRY(make_view(made, options));
+    if (options->lexicon || options->lm)
+        TRY(shoal_recogniser_set_words(made, options));
+    /* Now, so that a missing file is found before a recording. */
+    if (made->info.loss == SHOAL_RECOGNISER_LFMMI && !made->words.decoder)
+        TRY(shoal_recogniser_graphs(made, NULL, &made->lfmmi));
+    return SHOAL_OK;
+}
+
 shoal_status shoal_recogniser_open(shoal_context *context, const char *path,
                                    const shoal_recogniser_options *options,
                                    shoal_recogniser **recogniser) {
@@ -270,23 +266,7 @@ shoal_status shoal_recogniser_open(shoal_context *context, const char *path,
     if (!made)
         return SHOAL_NO_MEMORY;
     *made = (shoal_recogniser){.context = context};
-    shoal_checkpoint *file = NULL;
-    shoal_status status = find_weights(made, path);
-    if (status == SHOAL_OK)
-        status = shoal_checkpoint_open(made->context, made->path, &file);
-    if (status == SHOAL_OK)
-        status = read_notes(made, file);
-    if (status == SHOAL_OK)
-        status = load_model(made, file);
-    shoal_checkpoint_close(file);
-    if (status == SHOAL_OK)
-        status = make_view(made, &all);
-    if (status == SHOAL_OK && (all.lexicon || all.lm))
-        status = shoal_recogniser_set_words(made, &all);
-    if (status == SHOAL_OK && made->info.loss == SHOAL_RECOGNISER_LFMMI &&
-        !made->words
-             .decoder) /* now, so that a missing file is found before a recording */
-        status = shoal_recogniser_graphs(made, NULL, &made->lfmmi);
+    const shoal_status status = open_parts(made, path, &all);
     if (status == SHOAL_OK)
         *recogniser = made;
     else
@@ -428,34 +408,12 @@ static shoal_status hear_piece(shoal_recogniser *r, const heard_sound *sound, in
     return status;
 }
 
-/* Units from 0 on, and the steps at which they begin. */
-static shoal_status find_units(shoal_recogniser *r, heard_sound *sound, int64_t steps,
-                               shoal_recognition *found) {
-    const int64_t offsets[] = {0, steps}, outputs = r->info.outputs;
-    if (r->info.loss == SHOAL_RECOGNISER_LFMMI) {
-        shoal_status status = SHOAL_OK;
-        if (!r->lfmmi)
-            status = shoal_recogniser_graphs(r, NULL, &r->lfmmi);
-        return status == SHOAL_OK
-                   ? shoal_lfmmi_decode(r->lfmmi, 1, offsets, sound->outputs,
-                                        sound->units, sound->begins, &found->count)
-                   : status;
-    }
-    const shoal_status status =
-        r->beams == 0 ? shoal_ctc_greedy(r->context, steps, outputs, sound->outputs,
-                                         sound->units, sound->begins, &found->count)
-                      : shoal_ctc_search(r->context, steps, outputs, sound->outputs,
-                                         r->beams, sound->units, sound->begins,
-                                         &found->count, &found->log_probability);
-    for (int64_t i = 0; i < found->count && status == SHOAL_OK; i++)
-        sound->units[i]--; /* output 0 is the blank */
-    return status;
-}
-
+/* Words, or units from 0 on, and the steps at which they begin. */
 static shoal_status decode(shoal_recogniser *r, heard_sound *sound,
                            shoal_recognition *found) {
     const int64_t every = r->info.features.every, outputs = r->info.outputs;
     const int64_t steps = (sound->rows + every - 1) / every, offsets[] = {0, steps};
+    const bool ctc = r->info.loss != SHOAL_RECOGNISER_LFMMI;
     for (int64_t i = 1; i < steps && every > 1; i++)
         memcpy(sound->outputs + i * outputs, sound->outputs + i * every * outputs,
                sizeof *sound->outputs * (size_t)outputs);
@@ -464,13 +422,23 @@ static shoal_status decode(shoal_recogniser *r, heard_sound *sound,
     if (r->words.decoder)
         return shoal_word_decoder_run(r->words.decoder, &r->words.words, 1, offsets,
                                       sound->outputs, &found->spoken);
-    const shoal_status status = find_units(r, sound, steps, found);
-    if (status != SHOAL_OK)
-        return status;
+    if (!ctc && !r->lfmmi)
+        TRY(shoal_recogniser_graphs(r, NULL, &r->lfmmi));
+    if (!ctc)
+        TRY(shoal_lfmmi_decode(r->lfmmi, 1, offsets, sound->outputs, sound->units,
+                               sound->begins, &found->count));
+    else if (r->beams == 0)
+        TRY(shoal_ctc_greedy(r->context, steps, outputs, sound->outputs, sound->units,
+                             sound->begins, &found->count));
+    else
+        TRY(shoal_ctc_search(r->context, steps, outputs, sound->outputs, r->beams,
+                             sound->units, sound->begins, &found->count,
+                             &found->log_probability));
     shoal_recognised_unit *units =
         sh_allocate(r->context, sizeof *units * (size_t)found->count);
-    for (int64_t i = 0; i < found->count && units; i++)
-        units[i] = (shoal_recognised_unit){r->units[sound->units[i]], sound->begins[i]};
+    for (int64_t i = 0; i < found->count && units; i++) /* CTC's output 0 is the blank */
+        units[i] =
+            (shoal_recognised_unit){r->units[sound->units[i] - ctc], sound->begins[i]};
     found->units = r->found = units;
     return units ? SHOAL_OK : SHOAL_NO_MEMORY;
 }

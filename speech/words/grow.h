@@ -1,4 +1,4 @@
-/* Arrays that grow, in malloc's memory. */
+/* Arrays in malloc's memory: growing, searching, freeing. */
 #ifndef SHOAL_SPEECH_WORDS_GROW_H
 #define SHOAL_SPEECH_WORDS_GROW_H
 
@@ -22,5 +22,29 @@ static inline bool grow(void *array, int64_t *room, int64_t wanted, size_t eleme
     *room = more;
     return true;
 }
+
+/* Where `wanted` is in list[low] to list[high - 1], which rise; -1: nowhere. */
+static inline int64_t find_rising(const int32_t *list, int64_t low, int64_t high,
+                                  int32_t wanted) {
+    const int64_t end = high;
+    while (low < high) {
+        const int64_t middle = (low + high) / 2;
+        if (list[middle] < wanted)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < end && list[low] == wanted ? low : -1;
+}
+
+static inline void free_blocks(void *const *blocks, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        free(blocks[i]);
+}
+
+/* Frees all of the pointers. */
+#define FREE_ALL(...)                                                                    \
+    free_blocks((void *const[]){__VA_ARGS__},                                            \
+                sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))
 
 #endif

@@ -94,23 +94,6 @@ static bool is_probability(field f, bool *plain) {
     return strlen(text) == f.length && sh_read_c(text, &value) && value > 0 && value <= 1;
 }
 
-/* Whether a probability stands behind the word in every line, as in lexiconp.txt. */
-static bool has_probabilities(const char *at, const char *end) {
-    bool surely = false, plain;
-    for (; at < end; at = line_end(at, end) + 1) {
-        const char *stop = line_end(at, end), *rest = at;
-        if (stop - at > LEXICON_LINE)
-            return false;
-        if (is_comment(at, stop) || next_field(&rest, stop, true).length == 0)
-            continue;
-        if (!is_probability(next_field(&rest, stop, false), &plain) ||
-            next_field(&rest, stop, false).length == 0)
-            return false;
-        surely = surely || !plain;
-    }
-    return surely;
-}
-
 static shoal_status refuse(const lexicon_draft *draft, const char *what, field f) {
     char text[LEXICON_PHONE + 8];
     snprintf(text, sizeof text, "%.*s", (int)(f.length < 70 ? f.length : 70),
@@ -121,15 +104,6 @@ static shoal_status refuse(const lexicon_draft *draft, const char *what, field f
 }
 
 /* ---- Phones ------------------------------------------------------------------------ */
-
-/* The vowels of ARPAbet carry their stress, 0 to 2. */
-static size_t without_stress(field f) {
-    static const char vowels[] = "AEIOUaeiou";
-    const bool stressed = f.length == 3 && strchr(vowels, f.text[0]) &&
-                          ((f.text[1] | 32) >= 'a' && (f.text[1] | 32) <= 'z') &&
-                          f.text[2] >= '0' && f.text[2] <= '2';
-    return stressed ? 2 : f.length;
-}
 
 /* The slot of a name, or the free one where it belongs. */
 static int32_t *slot_of(lexicon_draft *draft, const char *name, size_t length) {
@@ -159,7 +133,11 @@ static int32_t name_number(lexicon_draft *draft, const char *name, size_t length
 
 static shoal_status add_phone(lexicon_draft *draft, field f) {
     bool plain = true;
-    const size_t length = draft->keep_stress ? f.length : without_stress(f);
+    /* The vowels of ARPAbet carry their stress, 0 to 2. */
+    const bool stressed = f.length == 3 && strchr("AEIOUaeiou", f.text[0]) &&
+                          ((f.text[1] | 32) >= 'a' && (f.text[1] | 32) <= 'z') &&
+                          f.text[2] >= '0' && f.text[2] <= '2';
+    const size_t length = stressed && !draft->keep_stress ? 2 : f.length;
     if (length >= LEXICON_PHONE)
         return refuse(draft, "... is longer than 63 bytes: that is no phone", f);
     if (is_probability(f, &plain) && !plain)
@@ -181,33 +159,8 @@ static shoal_status add_phone(lexicon_draft *draft, field f) {
 
 /* ---- Words ------------------------------------------------------------------------- */
 
-/* "WORD(2)" is another pronunciation of WORD. */
-static size_t without_variant(field f) {
-    size_t at = f.length;
-    if (at < 4 || f.text[at - 1] != ')')
-        return f.length;
-    at--;
-    while (at > 0 && f.text[at - 1] >= '0' && f.text[at - 1] <= '9')
-        at--;
-    const bool variant = at > 1 && at < f.length - 1 && f.text[at - 1] == '(';
-    return variant ? at - 1 : f.length;
-}
-
-static bool add_word(lexicon_draft *draft, field f, entry *made) {
-    const size_t length = without_variant(f);
-    if (!grow(&draft->text, &draft->text_room, (int64_t)(draft->text_size + length + 1),
-              1))
-        return false;
-    memcpy(draft->text + draft->text_size, f.text, length);
-    draft->text[draft->text_size + length] = 0;
-    made->word = draft->text_size;
-    draft->text_size += length + 1;
-    return true;
-}
-
 static shoal_status add_line(lexicon_draft *draft, const char *at, const char *end) {
     static const field none = {0};
-    shoal_status status = SHOAL_OK;
     if (end - at > LEXICON_LINE)
         return refuse(draft, "is longer than 65536 bytes", none);
     if (sh_utf8_has_controls(at, (size_t)(end - at)))
@@ -218,29 +171,41 @@ static shoal_status add_line(lexicon_draft *draft, const char *at, const char *e
     if (is_comment(at, end))
         return SHOAL_OK;
     const field word = next_field(&at, end, true);
-    entry made = {.order = draft->entry_count, .phone = draft->phone_size};
+    entry made = {.word = draft->text_size,
+                  .order = draft->entry_count,
+                  .phone = draft->phone_size};
     if (word.length == 0)
         return SHOAL_OK;
     if (draft->probabilities)
         next_field(&at, end, false);
-    for (field f; status == SHOAL_OK && (f = next_field(&at, end, false)).length > 0;)
-        status = add_phone(draft, f);
+    for (field f; (f = next_field(&at, end, false)).length > 0;)
+        TRY(add_phone(draft, f));
     made.phone_end = draft->phone_size;
-    if (status != SHOAL_OK)
-        return status;
     if (made.phone_end == made.phone)
         return refuse(draft, " has no phones; a line must be WORD PHONE PHONE ...", word);
+    /* "WORD(2)" is another pronunciation of WORD. */
+    size_t length = word.length;
+    if (length >= 4 && word.text[length - 1] == ')') {
+        size_t digit = length - 1;
+        while (digit > 0 && word.text[digit - 1] >= '0' && word.text[digit - 1] <= '9')
+            digit--;
+        if (digit > 1 && digit < length - 1 && word.text[digit - 1] == '(')
+            length = digit - 1;
+    }
     if (!grow(&draft->entries, &draft->entry_room, draft->entry_count + 1,
               sizeof *draft->entries) ||
-        !add_word(draft, word, &made))
+        !grow(&draft->text, &draft->text_room, (int64_t)(draft->text_size + length + 1),
+              1))
         return no_memory(draft->context);
+    memcpy(draft->text + draft->text_size, word.text, length);
+    draft->text[draft->text_size + length] = 0;
+    draft->text_size += length + 1;
     draft->entries[draft->entry_count++] = made;
     return SHOAL_OK;
 }
 
 shoal_status sh_lexicon_add(lexicon_draft *draft, const char *name, const char *bytes,
                             size_t size) {
-    shoal_status status = SHOAL_OK;
     if (size == 0)
         return sh_fail(draft->context, SHOAL_BAD_FILE, "%s: the lexicon is empty",
                        sh_shown(name).text);
@@ -249,13 +214,26 @@ shoal_status sh_lexicon_add(lexicon_draft *draft, const char *name, const char *
     draft->line = 0;
     if (size >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0)
         bytes += 3;
-    draft->probabilities = has_probabilities(bytes, end);
-    for (const char *at = bytes; at < end && status == SHOAL_OK; at = stop + 1) {
+    /* Whether a probability stands behind the word in every line, as in lexiconp.txt. */
+    bool all = true, surely = false, plain;
+    for (const char *at = bytes; at < end && all; at = stop + 1) {
+        const char *rest = at;
+        stop = line_end(at, end);
+        if (stop - at > LEXICON_LINE)
+            all = false;
+        else if (!is_comment(at, stop) && next_field(&rest, stop, true).length > 0) {
+            all = is_probability(next_field(&rest, stop, false), &plain) &&
+                  next_field(&rest, stop, false).length > 0;
+            surely = surely || (all && !plain);
+        }
+    }
+    draft->probabilities = all && surely;
+    for (const char *at = bytes; at < end; at = stop + 1) {
         stop = line_end(at, end);
         draft->line++;
-        status = add_line(draft, at, stop);
+        TRY(add_line(draft, at, stop));
     }
-    return status;
+    return SHOAL_OK;
 }
 
 /* ---- Sorting ----------------------------------------------------------------------- */
@@ -314,42 +292,7 @@ static bool sort_phones(lexicon_draft *draft, shoal_lexicon *made) {
     return true;
 }
 
-/* The pronunciation of an entry joins its word's, unless it is there; false: the word has
-   too many. */
-static bool take_entry(const lexicon_draft *draft, const entry *e, shoal_lexicon *made) {
-    const int64_t count = e->phone_end - e->phone, at = made->pronunciation_count;
-    const int64_t first = made->first[made->word_count - 1];
-    for (int64_t p = first; p < at; p++)
-        if (made->begin[p + 1] - made->begin[p] == count &&
-            memcmp(made->phones + made->begin[p], draft->phones + e->phone,
-                   sizeof *made->phones * (size_t)count) == 0)
-            return true;
-    if (at - first == LEXICON_VARIANTS)
-        return false;
-    memcpy(made->phones + made->begin[at], draft->phones + e->phone,
-           sizeof *made->phones * (size_t)count);
-    made->begin[at + 1] = made->begin[at] + count;
-    made->pronunciation_count++;
-    return true;
-}
-
 /* ---- The whole --------------------------------------------------------------------- */
-
-static shoal_status take_given(lexicon_draft *draft,
-                               const shoal_lexicon_options *options) {
-    for (int64_t i = 0; i < options->phone_count; i++) {
-        const char *name = options->phones[i];
-        const size_t length = name ? strlen(name) : 0;
-        if (length == 0 || length >= LEXICON_PHONE || i >= LEXICON_PHONES - 1 ||
-            name_number(draft, name, length) != i)
-            return sh_fail(draft->context, SHOAL_INVALID,
-                           "phone %lld is empty, too long, there twice or one too many",
-                           (long long)i);
-    }
-    draft->given = options->phone_count > 0;
-    name_number(draft, draft->silence, strlen(draft->silence));
-    return SHOAL_OK;
-}
 
 lexicon_draft *sh_lexicon_begin(shoal_context *context,
                                 const shoal_lexicon_options *options) {
@@ -367,14 +310,26 @@ lexicon_draft *sh_lexicon_begin(shoal_context *context,
     draft->context = context;
     draft->keep_stress = o->keep_stress != 0;
     snprintf(draft->silence, sizeof draft->silence, "%s", silence);
-    const shoal_status status =
-        strlen(silence) == 0 || strlen(silence) >= LEXICON_PHONE
-            ? sh_fail(context, SHOAL_INVALID, "the silence's name is empty or too long")
-            : take_given(draft, o);
-    if (status == SHOAL_OK)
-        return draft;
-    sh_lexicon_end(draft, status, NULL);
-    return NULL;
+    shoal_status status = SHOAL_OK;
+    if (strlen(silence) == 0 || strlen(silence) >= LEXICON_PHONE)
+        status =
+            sh_fail(context, SHOAL_INVALID, "the silence's name is empty or too long");
+    for (int64_t i = 0; i < o->phone_count && status == SHOAL_OK; i++) {
+        const char *name = o->phones[i];
+        const size_t length = name ? strlen(name) : 0;
+        if (length == 0 || length >= LEXICON_PHONE || i >= LEXICON_PHONES - 1 ||
+            name_number(draft, name, length) != i)
+            status = sh_fail(context, SHOAL_INVALID,
+                             "phone %lld is empty, too long, there twice or one too many",
+                             (long long)i);
+    }
+    if (status != SHOAL_OK) {
+        sh_lexicon_end(draft, status, NULL);
+        return NULL;
+    }
+    draft->given = o->phone_count > 0;
+    name_number(draft, draft->silence, strlen(draft->silence));
+    return draft;
 }
 
 static shoal_status finish(lexicon_draft *draft, shoal_lexicon *made) {
@@ -407,11 +362,26 @@ static shoal_status finish(lexicon_draft *draft, shoal_lexicon *made) {
             made->first[made->word_count] = made->pronunciation_count;
             made->words[made->word_count++] = word;
         }
-        if (!take_entry(draft, &draft->entries[i], made))
+        /* The pronunciation joins its word's, unless it is there. */
+        const int32_t *phones = draft->phones + draft->entries[i].phone;
+        const int64_t count = draft->entries[i].phone_end - draft->entries[i].phone;
+        const int64_t at = made->pronunciation_count;
+        const int64_t first = made->first[made->word_count - 1];
+        int64_t same = first;
+        while (same < at && (made->begin[same + 1] - made->begin[same] != count ||
+                             memcmp(made->phones + made->begin[same], phones,
+                                    sizeof *phones * (size_t)count) != 0))
+            same++;
+        if (same < at)
+            continue;
+        if (at - first == LEXICON_VARIANTS)
             return sh_fail(draft->context, SHOAL_BAD_FILE,
                            "%s: %s has more than %d pronunciations",
                            sh_shown(draft->file).text, sh_shown(word).text,
                            LEXICON_VARIANTS);
+        memcpy(made->phones + made->begin[at], phones, sizeof *phones * (size_t)count);
+        made->begin[at + 1] = made->begin[at] + count;
+        made->pronunciation_count++;
     }
     made->first[made->word_count] = made->pronunciation_count;
     qsort_r(made->folded, (size_t)made->word_count, sizeof *made->folded, compare_words,
@@ -431,11 +401,7 @@ shoal_status sh_lexicon_end(lexicon_draft *draft, shoal_status status,
         else
             shoal_lexicon_close(made);
     }
-    free(draft->names);
-    free(draft->text);
-    free(draft->entries);
-    free(draft->phones);
-    free(draft);
+    FREE_ALL(draft->names, draft->text, draft->entries, draft->phones, draft);
     return status;
 }
 
@@ -487,14 +453,8 @@ shoal_status shoal_lexicon_open_list(shoal_context *context, const char *files,
 void shoal_lexicon_close(shoal_lexicon *lexicon) {
     if (!lexicon)
         return;
-    free(lexicon->text);
-    free(lexicon->words);
-    free(lexicon->folded);
-    free(lexicon->first);
-    free(lexicon->begin);
-    free(lexicon->phones);
-    free(lexicon->names);
-    free(lexicon);
+    FREE_ALL(lexicon->text, lexicon->words, lexicon->folded, lexicon->first,
+             lexicon->begin, lexicon->phones, lexicon->names, lexicon);
 }
 
 /* ---- Asking ------------------------------------------------------------------------ */

@@ -10,18 +10,11 @@
 #include "models/files/files.h"
 #include "speech/words/grow.h"
 
-static shoal_status no_memory(shoal_context *context) {
+shoal_status sh_ngram_no_memory(shoal_context *context) {
     return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the language model");
 }
 
 /* ---- Words ------------------------------------------------------------------------- */
-
-static uint32_t hash_text(const char *text, size_t length) {
-    uint32_t hash = 2166136261u;
-    for (size_t i = 0; i < length; i++)
-        hash = (hash ^ (unsigned char)text[i]) * 16777619u;
-    return hash ^ (hash >> 15);
-}
 
 const char *sh_ngram_text(const shoal_ngram *model, int32_t word) {
     return model->letters + model->texts[word];
@@ -29,7 +22,10 @@ const char *sh_ngram_text(const shoal_ngram *model, int32_t word) {
 
 /* Where the word is in the table, or where it would be. */
 static uint32_t find_place(const shoal_ngram *model, const char *text, size_t length) {
-    uint32_t at = hash_text(text, length) & (model->table_size - 1);
+    uint32_t hash = 2166136261u;
+    for (size_t i = 0; i < length; i++)
+        hash = (hash ^ (unsigned char)text[i]) * 16777619u;
+    uint32_t at = (hash ^ (hash >> 15)) & (model->table_size - 1);
     for (; model->table[at] >= 0; at = (at + 1) & (model->table_size - 1)) {
         const char *there = sh_ngram_text(model, model->table[at]);
         if (strncmp(there, text, length) == 0 && there[length] == 0)
@@ -79,18 +75,8 @@ int32_t sh_ngram_add_word(shoal_ngram *model, const char *text, size_t length) {
 /* ---- States ------------------------------------------------------------------------ */
 
 int64_t sh_ngram_child(const shoal_ngram *model, int level, int64_t entry, int32_t word) {
-    const ngram_level *above = &model->levels[level + 1];
-    int64_t low = model->levels[level].children[entry];
-    int64_t high = model->levels[level].children[entry + 1];
-    const int64_t end = high;
-    while (low < high) {
-        const int64_t middle = (low + high) / 2;
-        if (above->words[middle] < word)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < end && above->words[low] == word ? low : -1;
+    const int32_t *children = model->levels[level].children + entry;
+    return find_rising(model->levels[level + 1].words, children[0], children[1], word);
 }
 
 static int level_of(const shoal_ngram *model, int32_t state) {
@@ -153,26 +139,21 @@ float sh_ngram_step(const shoal_ngram *model, int32_t state, int32_t word,
 shoal_status sh_ngram_create(shoal_context *context, int order, shoal_ngram **made) {
     *made = calloc(1, sizeof **made);
     if (!*made)
-        return no_memory(context);
+        return sh_ngram_no_memory(context);
     (*made)->context = context;
     (*made)->order = order;
-    return grow_table(*made) ? SHOAL_OK : no_memory(context);
+    return grow_table(*made) ? SHOAL_OK : sh_ngram_no_memory(context);
 }
 
 void shoal_ngram_close(shoal_ngram *model) {
     if (!model)
         return;
     for (int i = 0; i <= NGRAM_MOST_ORDER; i++) {
-        free(model->levels[i].words);
-        free(model->levels[i].probs);
-        free(model->levels[i].backoffs);
-        free(model->levels[i].children);
-        free(model->levels[i].shorter);
+        const ngram_level *level = &model->levels[i];
+        FREE_ALL(level->words, level->probs, level->backoffs, level->children,
+                 level->shorter);
     }
-    free(model->letters);
-    free(model->texts);
-    free(model->table);
-    free(model);
+    FREE_ALL(model->letters, model->texts, model->table, model);
 }
 
 shoal_status sh_ngram_level_room(shoal_ngram *model, int level, int64_t count) {
@@ -191,7 +172,7 @@ shoal_status sh_ngram_level_room(shoal_ngram *model, int level, int64_t count) {
     const bool whole = made->probs && (level == 1 || made->words) &&
                        (level <= 2 || made->shorter) &&
                        (level == model->order || (made->backoffs && made->children));
-    return whole ? SHOAL_OK : no_memory(model->context);
+    return whole ? SHOAL_OK : sh_ngram_no_memory(model->context);
 }
 
 static int compare_records(const void *a, const void *b) {
@@ -205,10 +186,8 @@ static int compare_records(const void *a, const void *b) {
 
 shoal_status sh_ngram_level_take(shoal_ngram *model, int level, ngram_record *records,
                                  int64_t count, int64_t *again) {
-    const shoal_status status = sh_ngram_level_room(model, level, count);
     *again = -1;
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_ngram_level_room(model, level, count));
     ngram_level *made = &model->levels[level];
     int32_t *begins = model->levels[level - 1].children;
     bool sorted = true;
@@ -222,11 +201,13 @@ shoal_status sh_ngram_level_take(shoal_ngram *model, int level, ngram_record *re
             *again = i;
             return SHOAL_BAD_FILE;
         }
-        made->words[i] = records[i].word;
         made->probs[i] = records[i].prob;
         if (made->backoffs)
             made->backoffs[i] = records[i].backoff;
-        begins[records[i].context + 1]++;
+        if (level > 1) {
+            made->words[i] = records[i].word;
+            begins[records[i].context + 1]++;
+        }
     }
     for (int64_t i = 0; i < model->levels[level - 1].count; i++)
         begins[i + 1] += begins[i];
@@ -276,37 +257,27 @@ shoal_status sh_ngram_finish(shoal_ngram *model, const char *label) {
 
 /* ---- The interface ----------------------------------------------------------------- */
 
-/* Whether the file is there and begins as Sphinx's do. */
-static shoal_status look(shoal_context *context, const char *path, bool *sphinx) {
+shoal_status shoal_ngram_open(shoal_context *context, const char *path,
+                              shoal_ngram **ngram) {
     unsigned char head[64];
     int64_t size;
     int file;
-    const shoal_status status = sh_file_open(context, path, &file, &size);
-    if (status != SHOAL_OK)
-        return status;
-    const ssize_t got = size < 0 ? 0 : read(file, head, sizeof head);
-    *sphinx = got > 0 && sh_sphinx_is(head, (size_t)got);
-    close(file);
-    return SHOAL_OK;
-}
-
-shoal_status shoal_ngram_open(shoal_context *context, const char *path,
-                              shoal_ngram **ngram) {
-    bool sphinx;
     if (!context || !path || !ngram)
         return sh_fail(context, SHOAL_INVALID, "a language model needs %s",
                        !path ? "a path" : "somewhere to go");
     *ngram = NULL;
-    shoal_status status = look(context, path, &sphinx);
-    if (status == SHOAL_OK && sphinx) {
+    TRY(sh_file_open(context, path, &file, &size));
+    const ssize_t got = size < 0 ? 0 : read(file, head, sizeof head);
+    close(file);
+    shoal_status status;
+    if (got > 0 && sh_sphinx_is(head, (size_t)got)) {
         file_map map = {0};
         status = sh_file_map_open(context, path, &map);
         if (status == SHOAL_OK)
             status = sh_sphinx_parse(context, path, map.bytes, map.size, ngram);
         sh_file_map_close(&map);
-    } else if (status == SHOAL_OK) {
+    } else
         status = sh_arpa_read(context, path, ngram);
-    }
     if (status == SHOAL_OK)
         status = sh_ngram_finish(*ngram, path);
     if (status != SHOAL_OK) {

@@ -63,12 +63,13 @@ typedef struct {
     int32_t line; /* in the file, for messages */
 } ngram_record;
 
+shoal_status sh_ngram_no_memory(shoal_context *context);
 shoal_status sh_ngram_create(shoal_context *context, int order, shoal_ngram **made);
 /* The word's number, -1 where it is there already, -2 where memory ran out. */
 int32_t sh_ngram_add_word(shoal_ngram *model, const char *text, size_t length);
 /* Room for a level of so many entries. */
 shoal_status sh_ngram_level_room(shoal_ngram *model, int level, int64_t count);
-/* Level 2 and on from records in any order, which are sorted here. *again is -1, or the
+/* A level from records in any order, which are sorted here. *again is -1, or the
    record of an n-gram that is there twice (SHOAL_BAD_FILE, without a message). */
 shoal_status sh_ngram_level_take(shoal_ngram *model, int level, ngram_record *records,
                                  int64_t count, int64_t *again);

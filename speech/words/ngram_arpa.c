@@ -37,6 +37,12 @@ typedef struct {
     int32_t number; /* of the line, from 1 */
     shoal_ngram *model;
     int64_t counts[NGRAM_MOST_ORDER + 1]; /* that the header tells */
+    /* The section that is read: */
+    int level;
+    ngram_record *records; /* [room] */
+    int64_t count, room;
+    int32_t last[NGRAM_MOST_ORDER]; /* words of the n-gram before, and its context's */
+    int64_t context_entry;          /* entry; -1: there is none yet */
 } arpa;
 
 static shoal_status bad(const arpa *a, const char *format, ...)
@@ -49,10 +55,6 @@ static shoal_status bad(const arpa *a, const char *format, ...) {
     va_end(arguments);
     return sh_fail(a->context, SHOAL_BAD_FILE, "%s: line %d: %s", sh_shown(a->label).text,
                    (int)a->number, reason);
-}
-
-static shoal_status no_memory(shoal_context *context) {
-    return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the language model");
 }
 
 static bool is_blank(char c) {
@@ -122,12 +124,14 @@ static shoal_status no_end(arpa *a, const char *what) {
 
 /* ---- Numbers ----------------------------------------------------------------------- */
 
-/* Plain decimals at once, all else by the C library. */
-static bool read_number(const char *text, double *value) {
+/* Log to base 10 to natural; -inf, as some write it for what never comes, is -99. Plain
+   decimals are read at once, all else by the C library. */
+static bool read_log(const char *text, double highest, float *value) {
     static const double powers[] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9};
     const char *at = text + (*text == '-');
     int64_t digits = 0;
     int count = 0, after = 0;
+    double number;
     for (; *at >= '0' && *at <= '9' && count < 15; at++, count++)
         digits = 10 * digits + (*at - '0');
     if (*at == '.')
@@ -135,16 +139,11 @@ static bool read_number(const char *text, double *value) {
             digits = 10 * digits + (*at - '0');
             after++;
         }
-    if (*at || count == 0)
-        return sh_read_c(text, value);
-    *value = (double)(*text == '-' ? -digits : digits) / powers[after];
-    return true;
-}
-
-/* Log to base 10 to natural; -inf, as some write it for what never comes, is -99. */
-static bool read_log(const char *text, double highest, float *value) {
-    double number;
-    if (!read_number(text, &number) || isnan(number) || number > highest)
+    if (!*at && count > 0)
+        number = (double)(*text == '-' ? -digits : digits) / powers[after];
+    else if (!sh_read_c(text, &number))
+        return false;
+    if (isnan(number) || number > highest)
         return false;
     *value = (float)((number < -99 ? -99 : number) * 2.302585092994045684);
     return true;
@@ -152,57 +151,78 @@ static bool read_log(const char *text, double highest, float *value) {
 
 /* ---- The header -------------------------------------------------------------------- */
 
-/* "ngram 2=31"; *order is how many there are so far. */
-static shoal_status read_count(arpa *a, const char *line, int *order) {
-    int64_t level = 0, count = 0;
-    int end = 0;
-    if (strlen(line) > 40 ||
-        sscanf(line, "ngram %9" SCNd64 " = %12" SCNd64 "%n", &level, &count, &end) < 2 ||
-        line[end])
-        return bad(a, "'%s' is not of the form ngram 1=5", sh_shown(line).text);
-    if (level != *order + 1)
-        return bad(a, "counts of %d-grams are expected here", *order + 1);
-    if (level > NGRAM_MOST_ORDER)
-        return bad(a, "n-grams of more than %d words are not read", NGRAM_MOST_ORDER);
-    if (count < 0 || count > INT32_MAX - 2 || (level == 1 && count == 0))
-        return bad(a, "%lld n-grams cannot be", (long long)count);
-    a->counts[level] = count;
-    *order = (int)level;
-    return SHOAL_OK;
-}
-
 /* Up to the line of the first section, which is left in *line. */
 static shoal_status read_header(arpa *a, int *order, char **line) {
-    shoal_status status;
     do {
-        status = next_line(a, line);
-        if (status == SHOAL_OK && !*line)
+        TRY(next_line(a, line));
+        if (!*line)
             return no_end(a, "a line \\data\\: it is no language model in ARPA's form");
-    } while (status == SHOAL_OK && strcmp(*line, "\\data\\") != 0);
-    *order = 0;
-    while (status == SHOAL_OK) {
-        status = next_line(a, line);
-        if (status == SHOAL_OK && !*line)
+    } while (strcmp(*line, "\\data\\") != 0);
+    for (*order = 0;; ++*order) {
+        int64_t level = 0, count = 0;
+        int end = 0;
+        TRY(next_line(a, line));
+        if (!*line)
             return no_end(a, "\\1-grams:");
-        if (status == SHOAL_OK && (*line)[0] == '\\')
+        if ((*line)[0] == '\\')
             return *order > 0 ? SHOAL_OK : bad(a, "there are no counts before this");
-        if (status == SHOAL_OK)
-            status = read_count(a, *line, order);
+        /* "ngram 2=31"; *order is how many there are so far. */
+        if (strlen(*line) > 40 ||
+            sscanf(*line, "ngram %9" SCNd64 " = %12" SCNd64 "%n", &level, &count, &end) <
+                2 ||
+            (*line)[end])
+            return bad(a, "'%s' is not of the form ngram 1=5", sh_shown(*line).text);
+        if (level != *order + 1)
+            return bad(a, "counts of %d-grams are expected here", *order + 1);
+        if (level > NGRAM_MOST_ORDER)
+            return bad(a, "n-grams of more than %d words are not read", NGRAM_MOST_ORDER);
+        if (count < 0 || count > INT32_MAX - 2 || (level == 1 && count == 0))
+            return bad(a, "%lld n-grams cannot be", (long long)count);
+        a->counts[level] = count;
     }
-    return status;
 }
 
 /* ---- Sections ---------------------------------------------------------------------- */
 
-typedef struct {
-    int level;
-    ngram_record *records; /* [room] */
-    int64_t count, room;
-    int32_t last[NGRAM_MOST_ORDER]; /* words of the n-gram before, and its context's */
-    int64_t context;                /* entry; -1: there is none yet */
-} section;
+/* The numbers of the record's words, of which 1-grams are where they come first. */
+static shoal_status find_words(arpa *a, char **texts, ngram_record *record) {
+    int32_t words[NGRAM_MOST_ORDER];
+    if (a->level == 1) {
+        const size_t length = strlen(texts[0]);
+        if (length > NGRAM_MOST_LETTERS)
+            return bad(a, "a word of over %d bytes", NGRAM_MOST_LETTERS);
+        record->word = sh_ngram_add_word(a->model, texts[0], length);
+        if (record->word == -1)
+            return bad(a, "the word '%s' is there twice", sh_shown(texts[0]).text);
+        return record->word >= 0 ? SHOAL_OK : sh_ngram_no_memory(a->context);
+    }
+    for (int i = 0; i < a->level; i++) {
+        words[i] = sh_ngram_find(a->model, texts[i], strlen(texts[i]));
+        if (words[i] < 0)
+            return bad(a, "the word '%s' is not among the 1-grams",
+                       sh_shown(texts[i]).text);
+    }
+    /* Sorted files have many n-grams in a row that begin with the same words. */
+    const int known = a->level - 1;
+    const size_t bytes = sizeof *words * (size_t)known;
+    if (a->context_entry < 0 || memcmp(words, a->last, bytes) != 0) {
+        a->context_entry = words[0];
+        for (int i = 1; i < known && a->context_entry >= 0; i++)
+            a->context_entry = sh_ngram_child(a->model, i, a->context_entry, words[i]);
+        memcpy(a->last, words, bytes);
+    }
+    if (a->context_entry < 0)
+        return bad(a, "the %d-gram begins with words that are no %d-gram", a->level,
+                   known);
+    record->context = (int32_t)a->context_entry;
+    record->word = words[known];
+    return SHOAL_OK;
+}
 
-static int split(char *line, char *fields[MOST_FIELDS]) {
+static shoal_status take_line(arpa *a, char *line) {
+    char *fields[MOST_FIELDS];
+    ngram_record record = {.line = a->number};
+    const int level = a->level;
     int count = 0;
     for (char *at = line; *at && count < MOST_FIELDS;) {
         fields[count++] = at;
@@ -213,59 +233,6 @@ static int split(char *line, char *fields[MOST_FIELDS]) {
         while (is_blank(*at))
             at++;
     }
-    return count;
-}
-
-static shoal_status add_record(arpa *a, section *s, ngram_record record) {
-    if (!grow(&s->records, &s->room, s->count + 1, sizeof record))
-        return no_memory(a->context);
-    s->records[s->count++] = record;
-    return SHOAL_OK;
-}
-
-static shoal_status take_word(arpa *a, const char *text) {
-    const size_t length = strlen(text);
-    if (length > NGRAM_MOST_LETTERS)
-        return bad(a, "a word of over %d bytes", NGRAM_MOST_LETTERS);
-    const int32_t word = sh_ngram_add_word(a->model, text, length);
-    if (word == -1)
-        return bad(a, "the word '%s' is there twice", sh_shown(text).text);
-    return word >= 0 ? SHOAL_OK : no_memory(a->context);
-}
-
-/* The entry of words [level - 1]. Sorted files have many n-grams in a row that begin with
-   the same words. */
-static bool find_context(const arpa *a, section *s, const int32_t *words) {
-    const int known = s->level - 1;
-    if (s->context >= 0 && memcmp(words, s->last, sizeof *words * (size_t)known) == 0)
-        return true;
-    s->context = words[0];
-    for (int i = 1; i < known && s->context >= 0; i++)
-        s->context = sh_ngram_child(a->model, i, s->context, words[i]);
-    memcpy(s->last, words, sizeof *words * (size_t)known);
-    return s->context >= 0;
-}
-
-static shoal_status find_words(arpa *a, section *s, char **texts, ngram_record *record) {
-    int32_t words[NGRAM_MOST_ORDER];
-    for (int i = 0; i < s->level; i++) {
-        words[i] = sh_ngram_find(a->model, texts[i], strlen(texts[i]));
-        if (words[i] < 0)
-            return bad(a, "the word '%s' is not among the 1-grams",
-                       sh_shown(texts[i]).text);
-    }
-    if (!find_context(a, s, words))
-        return bad(a, "the %d-gram begins with words that are no %d-gram", s->level,
-                   s->level - 1);
-    record->context = (int32_t)s->context;
-    record->word = words[s->level - 1];
-    return SHOAL_OK;
-}
-
-static shoal_status take_line(arpa *a, section *s, char *line) {
-    char *fields[MOST_FIELDS];
-    ngram_record record = {.line = a->number};
-    const int count = split(line, fields), level = s->level;
     const bool backoff = count == level + 2;
     if (count != level + 1 && !(backoff && level < a->model->order))
         return bad(a, "a %d-gram has %s, here are %d fields", level,
@@ -277,70 +244,59 @@ static shoal_status take_line(arpa *a, section *s, char *line) {
         return bad(a, "'%s' is no logarithm of a probability", sh_shown(fields[0]).text);
     if (backoff && !read_log(fields[level + 1], 1000, &record.backoff))
         return bad(a, "'%s' is no back-off weight", sh_shown(fields[level + 1]).text);
-    if (s->count == a->counts[level])
+    if (a->count == a->counts[level])
         return bad(a, "there are more %d-grams than the %lld of the header", level,
                    (long long)a->counts[level]);
-    const shoal_status status = level == 1 ? take_word(a, fields[1])
-                                           : find_words(a, s, fields + 1, &record);
-    return status == SHOAL_OK ? add_record(a, s, record) : status;
+    TRY(find_words(a, fields + 1, &record));
+    if (!grow(&a->records, &a->room, a->count + 1, sizeof record))
+        return sh_ngram_no_memory(a->context);
+    a->records[a->count++] = record;
+    return SHOAL_OK;
 }
 
-static shoal_status end_section(arpa *a, const section *s) {
-    int64_t again = -1;
-    if (s->count < a->counts[s->level])
-        return bad(a, "the %d-grams end after %lld, the header says %lld", s->level,
-                   (long long)s->count, (long long)a->counts[s->level]);
-    if (s->level == 1) {
-        const shoal_status status = sh_ngram_level_room(a->model, 1, s->count);
-        ngram_level *level = &a->model->levels[1];
-        for (int64_t i = 0; i < s->count && status == SHOAL_OK; i++) {
-            level->probs[i] = s->records[i].prob;
-            if (level->backoffs)
-                level->backoffs[i] = s->records[i].backoff;
+static shoal_status read_sections(arpa *a, shoal_ngram **made) {
+    int order = 0;
+    char *line, wanted[24];
+    TRY(read_header(a, &order, &line));
+    TRY(sh_ngram_create(a->context, order, made));
+    a->model = *made;
+    for (a->level = 1; a->level <= order; a->level++) {
+        int64_t again = -1;
+        a->count = 0;
+        a->context_entry = -1;
+        snprintf(wanted, sizeof wanted, "\\%d-grams:", a->level);
+        if (strcmp(line, wanted) != 0)
+            return bad(a, "'%s' in place of %s", sh_shown(line).text, wanted);
+        for (;;) {
+            TRY(next_line(a, &line));
+            if (!line)
+                return no_end(a, "\\end\\");
+            if (line[0] == '\\')
+                break;
+            TRY(take_line(a, line));
         }
-        return status == SHOAL_OK ? sh_ngram_level_end(a->model, 1) : status;
+        if (a->count < a->counts[a->level])
+            return bad(a, "the %d-grams end after %lld, the header says %lld", a->level,
+                       (long long)a->count, (long long)a->counts[a->level]);
+        const shoal_status status =
+            sh_ngram_level_take(a->model, a->level, a->records, a->count, &again);
+        if (again >= 0) {
+            a->number = a->records[again].line;
+            return bad(a, "this %d-gram is there twice", a->level);
+        }
+        TRY(status);
     }
-    const shoal_status status =
-        sh_ngram_level_take(a->model, s->level, s->records, s->count, &again);
-    if (again < 0)
-        return status;
-    a->number = s->records[again].line;
-    return bad(a, "this %d-gram is there twice", s->level);
-}
-
-/* Section `level`, whose first line is *line; leaves the line after it there. */
-static shoal_status read_section(arpa *a, int level, char **line) {
-    char wanted[24];
-    section s = {.level = level, .context = -1};
-    snprintf(wanted, sizeof wanted, "\\%d-grams:", level);
-    if (strcmp(*line, wanted) != 0)
-        return bad(a, "'%s' in place of %s", sh_shown(*line).text, wanted);
-    shoal_status status;
-    while ((status = next_line(a, line)) == SHOAL_OK && *line && (*line)[0] != '\\')
-        if ((status = take_line(a, &s, *line)) != SHOAL_OK)
-            break;
-    if (status == SHOAL_OK && !*line)
-        status = no_end(a, "\\end\\");
-    if (status == SHOAL_OK)
-        status = end_section(a, &s);
-    free(s.records);
-    return status;
+    return strcmp(line, "\\end\\") == 0
+               ? SHOAL_OK
+               : bad(a, "'%s' in place of \\end\\", sh_shown(line).text);
 }
 
 static shoal_status read_all(arpa *a, shoal_ngram **made) {
-    int order;
-    char *line;
     a->buffer = malloc(BUFFER + 1);
-    shoal_status status = a->buffer ? read_header(a, &order, &line)
-                                    : no_memory(a->context);
-    if (status == SHOAL_OK)
-        status = sh_ngram_create(a->context, order, made);
-    a->model = *made;
-    for (int level = 1; status == SHOAL_OK && level <= order; level++)
-        status = read_section(a, level, &line);
-    if (status == SHOAL_OK && strcmp(line, "\\end\\") != 0)
-        status = bad(a, "'%s' in place of \\end\\", sh_shown(line).text);
+    const shoal_status status = a->buffer ? read_sections(a, made)
+                                          : sh_ngram_no_memory(a->context);
     free(a->buffer);
+    free(a->records);
     return status;
 }
 
@@ -355,16 +311,14 @@ shoal_status sh_arpa_read(shoal_context *context, const char *path, shoal_ngram 
     arpa a = {.context = context, .label = path};
     int file;
     int64_t size;
-    shoal_status status = sh_file_open(context, path, &file, &size);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_file_open(context, path, &file, &size));
     a.file = gzdopen(file, "rb");
     if (!a.file) {
         close(file);
-        return no_memory(context);
+        return sh_ngram_no_memory(context);
     }
     gzbuffer(a.file, BUFFER);
-    status = read_all(&a, made);
+    const shoal_status status = read_all(&a, made);
     gzclose(a.file);
     return status;
 }

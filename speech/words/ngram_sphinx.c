@@ -80,8 +80,13 @@ static int64_t first_bigram(const sphinx *s, int64_t word) {
     return (int64_t)read_u32(s->unigrams + UNIGRAM * word + 8);
 }
 
+/* Where the bits of a 2-gram and of a 3-gram begin: the word's first. */
 static int64_t middle_at(const sphinx *s, int64_t bigram) {
     return bigram * (s->word_bits + 32 + s->next_bits);
+}
+
+static int64_t last_at(const sphinx *s, int64_t trigram) {
+    return trigram * (s->word_bits + 16);
 }
 
 static int64_t first_trigram(const sphinx *s, int64_t bigram) {
@@ -90,10 +95,6 @@ static int64_t first_trigram(const sphinx *s, int64_t bigram) {
 
 static int32_t word_of_bigram(const sphinx *s, int64_t bigram) {
     return (int32_t)read_bits(s->middle, middle_at(s, bigram), s->word_bits);
-}
-
-static int64_t last_at(const sphinx *s, int64_t trigram) {
-    return trigram * (s->word_bits + 16);
 }
 
 static int32_t word_of_trigram(const sphinx *s, int64_t trigram) {
@@ -132,11 +133,7 @@ static shoal_status find_parts(sphinx *s) {
             return bad(s, "ends before all of its n-grams");
         *parts[i] = s->bytes + at;
     }
-    return SHOAL_OK;
-}
-
-/* Beginnings rise, and lie within what follows. */
-static shoal_status check_parts(const sphinx *s) {
+    /* Beginnings rise, and lie within what follows. */
     for (int64_t i = 0; i <= s->counts[0]; i++)
         if (first_bigram(s, i) > s->counts[1] ||
             (i > 0 && first_bigram(s, i) < first_bigram(s, i - 1)))
@@ -172,8 +169,7 @@ static shoal_status take_words(sphinx *s) {
             return sh_fail(s->context, SHOAL_BAD_FILE, "%s: the word '%s' is there twice",
                            sh_shown(s->label).text, sh_shown(at).text);
         if (word < 0)
-            return sh_fail(s->context, SHOAL_NO_MEMORY,
-                           "out of memory for the language model");
+            return sh_ngram_no_memory(s->context);
         at = next + 1;
     }
     return SHOAL_OK;
@@ -181,20 +177,10 @@ static shoal_status take_words(sphinx *s) {
 
 /* ---- Levels ------------------------------------------------------------------------ */
 
-static bool is_log(float value, float highest) {
-    return isfinite(value) && value <= highest;
-}
-
-static shoal_status take_unigrams(sphinx *s) {
-    shoal_status status = sh_ngram_level_room(s->model, 1, s->counts[0]);
-    ngram_level *level = &s->model->levels[1];
-    for (int64_t i = 0; i < s->counts[0] && status == SHOAL_OK; i++) {
-        level->probs[i] = read_log(s->unigrams + UNIGRAM * i);
-        level->backoffs[i] = read_log(s->unigrams + UNIGRAM * i + 4);
-        if (!is_log(level->probs[i], 0) || !is_log(level->backoffs[i], 2303))
-            status = bad(s, "1-grams with numbers that are no logs of probabilities");
-    }
-    return status == SHOAL_OK ? sh_ngram_level_end(s->model, 1) : status;
+static bool are_logs(const ngram_level *level, int64_t at) {
+    return isfinite(level->probs[at]) && level->probs[at] <= 0 &&
+           (!level->backoffs ||
+            (isfinite(level->backoffs[at]) && level->backoffs[at] <= 2303));
 }
 
 /* From counts at i + 1 to beginnings. */
@@ -203,65 +189,33 @@ static void add_up(ngram_level *below) {
         below->children[i + 1] += below->children[i];
 }
 
-/* Entries were put behind children[i], which now are the ends: back by one place. */
-static void move_back(ngram_level *below) {
+/* Entries were put behind children[i], which now are the ends: back by one place. Then
+   words must rise. */
+static shoal_status end_level(sphinx *s, int number, const char *twice) {
+    const ngram_level *below = &s->model->levels[number - 1];
+    const ngram_level *own = &s->model->levels[number];
     memmove(below->children + 1, below->children, sizeof(int32_t) * (size_t)below->count);
     below->children[0] = 0;
-}
-
-static bool rising(const shoal_ngram *model, int level) {
-    const ngram_level *below = &model->levels[level - 1], *own = &model->levels[level];
     for (int64_t i = 0; i < below->count; i++)
         for (int32_t k = below->children[i] + 1; k < below->children[i + 1]; k++)
             if (own->words[k] <= own->words[k - 1])
-                return false;
-    return true;
+                return bad(s, twice);
+    return sh_ngram_level_end(s->model, number);
 }
 
-/* By last word, as the file has them, they go behind their first words: those of each
-   first word are then in the order of their last. */
-static shoal_status take_bigrams(sphinx *s) {
-    const int64_t count = first_bigram(s, s->counts[0]);
-    shoal_status status = sh_ngram_level_room(s->model, 2, count);
-    if (status != SHOAL_OK)
-        return status;
-    ngram_level *below = &s->model->levels[1], *level = &s->model->levels[2];
-    for (int64_t i = 0; i < count; i++)
-        below->children[word_of_bigram(s, i) + 1]++;
-    add_up(below);
-    for (int64_t word = 0; word < s->counts[0]; word++)
-        for (int64_t i = first_bigram(s, word); i < first_bigram(s, word + 1); i++) {
-            const int64_t at = middle_at(s, i) + s->word_bits;
-            const int32_t to = below->children[word_of_bigram(s, i)]++;
-            level->words[to] = (int32_t)word;
-            level->backoffs[to] = from_table(s, 1, read_bits(s->middle, at, 16));
-            level->probs[to] = from_table(s, 0, read_bits(s->middle, at + 16, 16));
-            if (!is_log(level->probs[to], 0) || !is_log(level->backoffs[to], 2303))
-                return bad(s, "2-grams with numbers that are no logs of probabilities");
-        }
-    move_back(below);
-    return rising(s->model, 2) ? sh_ngram_level_end(s->model, 2)
-                               : bad(s, "a 2-gram is there twice");
-}
-
-/* The entry of the first two words of each 3-gram: contexts [count]; false: there is
-   none. */
-static bool find_contexts(const sphinx *s, int32_t *contexts) {
+/* contexts [count]: the entry of the first two words of each 3-gram. */
+static shoal_status take_trigrams(sphinx *s, int32_t *contexts) {
+    ngram_level *below = &s->model->levels[2], *level = &s->model->levels[3];
     for (int64_t i = 0; i < first_bigram(s, s->counts[0]); i++) {
         const int32_t middle = word_of_bigram(s, i);
         for (int64_t k = first_trigram(s, i); k < first_trigram(s, i + 1); k++) {
             const int64_t entry =
                 sh_ngram_child(s->model, 1, word_of_trigram(s, k), middle);
             if (entry < 0)
-                return false;
+                return bad(s, "a 3-gram begins with words that are no 2-gram");
             contexts[k] = (int32_t)entry;
         }
     }
-    return true;
-}
-
-static shoal_status place_trigrams(sphinx *s, const int32_t *contexts) {
-    ngram_level *below = &s->model->levels[2], *level = &s->model->levels[3];
     for (int64_t k = 0; k < level->count; k++)
         below->children[contexts[k] + 1]++;
     add_up(below);
@@ -273,28 +227,46 @@ static shoal_status place_trigrams(sphinx *s, const int32_t *contexts) {
             level->words[to] = (int32_t)word;
             level->probs[to] =
                 from_table(s, 2, read_bits(s->last, last_at(s, k) + s->word_bits, 16));
-            if (!is_log(level->probs[to], 0))
+            if (!are_logs(level, to))
                 return bad(s, "3-grams with numbers that are no logs of probabilities");
         }
     }
-    move_back(below);
-    return rising(s->model, 3) ? sh_ngram_level_end(s->model, 3)
-                               : bad(s, "a 3-gram is there twice");
+    return end_level(s, 3, "a 3-gram is there twice");
 }
 
-static shoal_status take_trigrams(sphinx *s) {
-    const int64_t count = first_trigram(s, first_bigram(s, s->counts[0]));
-    shoal_status status = sh_ngram_level_room(s->model, 3, count);
-    if (status != SHOAL_OK)
-        return status;
-    int32_t *contexts = malloc(sizeof *contexts * ((size_t)count + 1));
-    if (!contexts)
-        status =
-            sh_fail(s->context, SHOAL_NO_MEMORY, "out of memory for the language model");
-    else if (!find_contexts(s, contexts))
-        status = bad(s, "a 3-gram begins with words that are no 2-gram");
-    else
-        status = place_trigrams(s, contexts);
+static shoal_status take_levels(sphinx *s) {
+    TRY(sh_ngram_level_room(s->model, 1, s->counts[0]));
+    ngram_level *below = &s->model->levels[1], *level = &s->model->levels[2];
+    for (int64_t i = 0; i < s->counts[0]; i++) {
+        below->probs[i] = read_log(s->unigrams + UNIGRAM * i);
+        below->backoffs[i] = read_log(s->unigrams + UNIGRAM * i + 4);
+        if (!are_logs(below, i))
+            return bad(s, "1-grams with numbers that are no logs of probabilities");
+    }
+    TRY(sh_ngram_level_end(s->model, 1));
+    /* By last word, as the file has them, 2-grams go behind their first words: those of
+       each first word are then in the order of their last. */
+    const int64_t bigrams = first_bigram(s, s->counts[0]);
+    TRY(sh_ngram_level_room(s->model, 2, bigrams));
+    for (int64_t i = 0; i < bigrams; i++)
+        below->children[word_of_bigram(s, i) + 1]++;
+    add_up(below);
+    for (int64_t word = 0; word < s->counts[0]; word++)
+        for (int64_t i = first_bigram(s, word); i < first_bigram(s, word + 1); i++) {
+            const int64_t at = middle_at(s, i) + s->word_bits;
+            const int32_t to = below->children[word_of_bigram(s, i)]++;
+            level->words[to] = (int32_t)word;
+            level->backoffs[to] = from_table(s, 1, read_bits(s->middle, at, 16));
+            level->probs[to] = from_table(s, 0, read_bits(s->middle, at + 16, 16));
+            if (!are_logs(level, to))
+                return bad(s, "2-grams with numbers that are no logs of probabilities");
+        }
+    TRY(end_level(s, 2, "a 2-gram is there twice"));
+    const int64_t trigrams = first_trigram(s, bigrams);
+    TRY(sh_ngram_level_room(s->model, 3, trigrams));
+    int32_t *contexts = malloc(sizeof *contexts * ((size_t)trigrams + 1));
+    const shoal_status status = contexts ? take_trigrams(s, contexts)
+                                         : sh_ngram_no_memory(s->context);
     free(contexts);
     return status;
 }
@@ -304,17 +276,9 @@ shoal_status sh_sphinx_parse(shoal_context *context, const char *label,
                              shoal_ngram **made) {
     sphinx s = {.context = context, .label = label, .bytes = bytes, .size = size};
     *made = NULL;
-    shoal_status status = find_parts(&s);
-    if (status == SHOAL_OK)
-        status = check_parts(&s);
-    if (status == SHOAL_OK)
-        status = sh_ngram_create(context, 3, made);
+    TRY(find_parts(&s));
+    TRY(sh_ngram_create(context, 3, made));
     s.model = *made;
-    if (status == SHOAL_OK)
-        status = take_words(&s);
-    if (status == SHOAL_OK)
-        status = take_unigrams(&s);
-    if (status == SHOAL_OK)
-        status = take_bigrams(&s);
-    return status == SHOAL_OK ? take_trigrams(&s) : status;
+    TRY(take_words(&s));
+    return take_levels(&s);
 }

@@ -41,54 +41,42 @@ typedef struct {
 static const uint64_t largest_number = 1000000000000000; /* exact in a double */
 
 typedef struct {
-    const char *cardinal, *ordinal;
     number_kind kind;
     uint64_t value;
 } number_word;
 
-static const number_word number_words[] = {
-    {"zero", "zeroth", NUMBER_UNIT, 0},
-    {"one", "first", NUMBER_UNIT, 1},
-    {"two", "second", NUMBER_UNIT, 2},
-    {"three", "third", NUMBER_UNIT, 3},
-    {"four", "fourth", NUMBER_UNIT, 4},
-    {"five", "fifth", NUMBER_UNIT, 5},
-    {"six", "sixth", NUMBER_UNIT, 6},
-    {"seven", "seventh", NUMBER_UNIT, 7},
-    {"eight", "eighth", NUMBER_UNIT, 8},
-    {"nine", "ninth", NUMBER_UNIT, 9},
-    {"ten", "tenth", NUMBER_TEEN, 10},
-    {"eleven", "eleventh", NUMBER_TEEN, 11},
-    {"twelve", "twelfth", NUMBER_TEEN, 12},
-    {"thirteen", "thirteenth", NUMBER_TEEN, 13},
-    {"fourteen", "fourteenth", NUMBER_TEEN, 14},
-    {"fifteen", "fifteenth", NUMBER_TEEN, 15},
-    {"sixteen", "sixteenth", NUMBER_TEEN, 16},
-    {"seventeen", "seventeenth", NUMBER_TEEN, 17},
-    {"eighteen", "eighteenth", NUMBER_TEEN, 18},
-    {"nineteen", "nineteenth", NUMBER_TEEN, 19},
-    {"twenty", "twentieth", NUMBER_TENS, 20},
-    {"thirty", "thirtieth", NUMBER_TENS, 30},
-    {"forty", "fortieth", NUMBER_TENS, 40},
-    {"fifty", "fiftieth", NUMBER_TENS, 50},
-    {"sixty", "sixtieth", NUMBER_TENS, 60},
-    {"seventy", "seventieth", NUMBER_TENS, 70},
-    {"eighty", "eightieth", NUMBER_TENS, 80},
-    {"ninety", "ninetieth", NUMBER_TENS, 90},
-    {"hundred", "hundredth", NUMBER_HUNDRED, 100},
-    {"thousand", "thousandth", NUMBER_SCALE, 1000},
-    {"million", "millionth", NUMBER_SCALE, 1000000},
-    {"billion", "billionth", NUMBER_SCALE, 1000000000},
-    {"trillion", "trillionth", NUMBER_SCALE, 1000000000000},
-};
+/* 0 to 19, 20 to 90, 100, 1000 and its powers. */
+static const char *const cardinals[] = {"zero",    "one",       "two",      "three",
+                                        "four",    "five",      "six",      "seven",
+                                        "eight",   "nine",      "ten",      "eleven",
+                                        "twelve",  "thirteen",  "fourteen", "fifteen",
+                                        "sixteen", "seventeen", "eighteen", "nineteen",
+                                        "twenty",  "thirty",    "forty",    "fifty",
+                                        "sixty",   "seventy",   "eighty",   "ninety",
+                                        "hundred", "thousand",  "million",  "billion",
+                                        "trillion"};
+static const char *const ordinals[] =
+    {"zeroth",     "first",      "second",     "third",     "fourth",    "fifth",
+     "sixth",      "seventh",    "eighth",     "ninth",     "tenth",     "eleventh",
+     "twelfth",    "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth",
+     "eighteenth", "nineteenth", "twentieth",  "thirtieth", "fortieth",  "fiftieth",
+     "sixtieth",   "seventieth", "eightieth",  "ninetieth", "hundredth", "thousandth",
+     "millionth",  "billionth",  "trillionth"};
 
-static const number_word *find_number(const char *word, bool *ordinal) {
-    for (size_t i = 0; i < sizeof number_words / sizeof *number_words; i++) {
-        *ordinal = strcmp(word, number_words[i].ordinal) == 0;
-        if (*ordinal || strcmp(word, number_words[i].cardinal) == 0)
-            return &number_words[i];
+static bool find_number(const char *word, number_word *number, bool *ordinal) {
+    for (size_t i = 0; i < sizeof cardinals / sizeof *cardinals; i++) {
+        *ordinal = strcmp(word, ordinals[i]) == 0;
+        if (!*ordinal && strcmp(word, cardinals[i]) != 0)
+            continue;
+        *number = i < 20   ? (number_word){i < 10 ? NUMBER_UNIT : NUMBER_TEEN, i}
+                  : i < 28 ? (number_word){NUMBER_TENS, 10 * (i - 18)}
+                  : i < 29 ? (number_word){NUMBER_HUNDRED, 100}
+                           : (number_word){NUMBER_SCALE, 1000};
+        for (size_t power = 29; power < i; power++)
+            number->value *= 1000;
+        return true;
     }
-    return NULL;
+    return false;
 }
 
 static void write_word(word_writer *out, const char *word) {
@@ -125,15 +113,6 @@ static void write_number(word_writer *out, const char *ending) {
         write_word(out, "and");
 }
 
-/* "nineteen" "eighty": two pairs of digits, the first from 10 to 99. */
-static bool makes_year(const word_writer *out, const number_word *number) {
-    bool pair = out->last == NUMBER_TEEN || out->last == NUMBER_TENS ||
-                (out->last == NUMBER_UNIT && out->group > 20);
-    bool second = number->kind == NUMBER_TEEN || number->kind == NUMBER_TENS;
-    return pair && second && !out->year && out->total == 0 && out->group < 100 &&
-           out->group >= 10;
-}
-
 /* Digits and a scale: "2.5 million". */
 static bool scale_literal(word_writer *out, const number_word *number) {
     char *end;
@@ -152,7 +131,11 @@ static bool extend_number(word_writer *out, const number_word *number) {
     case NUMBER_UNIT:
     case NUMBER_TEEN:
     case NUMBER_TENS:
-        if (makes_year(out, number)) {
+        /* "nineteen" "eighty": two pairs of digits, the first from 10 to 99. */
+        if ((out->last == NUMBER_TEEN || out->last == NUMBER_TENS ||
+             (out->last == NUMBER_UNIT && out->group > 20)) &&
+            number->kind != NUMBER_UNIT && !out->year && out->total == 0 &&
+            out->group < 100 && out->group >= 10) {
             out->group = out->group * 100 + number->value;
             out->year = true;
         } else if (number->value > 0 &&
@@ -185,35 +168,26 @@ static bool extend_number(word_writer *out, const number_word *number) {
     return true;
 }
 
-static bool is_literal(const char *word) {
-    bool digits = false;
-    for (const char *c = word; *c; c++) {
-        if (!isdigit((unsigned char)*c) && *c != '.')
-            return false;
-        digits |= *c != '.';
-    }
-    return digits;
-}
-
 static void append_word(word_writer *out, const char *word) {
     bool ordinal;
-    const number_word *number = find_number(word, &ordinal);
-    if (number) {
-        if (out->last == NUMBER_NONE || !extend_number(out, number)) {
+    number_word number;
+    if (find_number(word, &number, &ordinal)) {
+        if (out->last == NUMBER_NONE || !extend_number(out, &number)) {
             /* A number is put together word by word for as long as the next word can
                belong to it; then it is written and the next one begins. */
             const char *currency = out->last == NUMBER_NONE ? out->currency : NULL;
             if (out->last != NUMBER_NONE)
                 write_number(out, "");
             out->currency = currency;
-            out->group = number->kind == NUMBER_SCALE ? 0 : number->value;
-            out->total = number->kind == NUMBER_SCALE ? number->value : 0;
-            out->scale = number->kind == NUMBER_SCALE ? number->value : 0;
-            out->last = number->kind;
+            out->group = number.kind == NUMBER_SCALE ? 0 : number.value;
+            out->total = number.kind == NUMBER_SCALE ? number.value : 0;
+            out->scale = number.kind == NUMBER_SCALE ? number.value : 0;
+            out->last = number.kind;
         }
         if (ordinal)
             write_number(out, ordinal_ending(out->total + out->group));
-    } else if (is_literal(word)) {
+    } else if (!word[strspn(word, "0123456789.")] && word[strspn(word, ".")]) {
+        /* digits, perhaps with points */
         const char *currency = out->last == NUMBER_NONE ? out->currency : NULL;
         if (out->last != NUMBER_NONE)
             write_number(out, "");
@@ -229,86 +203,27 @@ static void append_word(word_writer *out, const char *word) {
     }
 }
 
-static void append_currency(word_writer *out, const char *name) {
-    write_number(out, "");
-    out->currency = name;
-}
-
 /* ---- Words to their normal form ---------------------------------------------------- */
 
 typedef struct {
     const char *from, *to;
 } replacement;
 
-/* Whole words. */
-static const replacement whole[] = {
-    {"won't", "will not"},
-    {"can't", "can not"},
-    {"cannot", "can not"},
-    {"let's", "let us"},
-    {"ain't", "aint"},
-    {"y'all", "you all"},
-    {"wanna", "want to"},
-    {"gotta", "got to"},
-    {"gonna", "going to"},
-    {"i'ma", "i am going to"},
-    {"imma", "i am going to"},
-    {"woulda", "would have"},
-    {"coulda", "could have"},
-    {"shoulda", "should have"},
-    {"ma'am", "madam"},
-    {"mr", "mister"},
-    {"mrs", "missus"},
-    {"st", "saint"},
-    {"dr", "doctor"},
-    {"prof", "professor"},
-    {"capt", "captain"},
-    {"gov", "governor"},
-    {"ald", "alderman"},
-    {"gen", "general"},
-    {"sen", "senator"},
-    {"rep", "representative"},
-    {"pres", "president"},
-    {"rev", "reverend"},
-    {"hon", "honorable"},
-    {"asst", "assistant"},
-    {"assoc", "associate"},
-    {"lt", "lieutenant"},
-    {"col", "colonel"},
-    {"jr", "junior"},
-    {"sr", "senior"},
-    {"esq", "esquire"},
-    {"hmm", ""},
-    {"mm", ""},
-    {"mhm", ""},
-    {"mmm", ""},
-    {"uh", ""},
-    {"um", ""},
-    {"theatre", "theater"},
-    {"centre", "center"},
-    {"centres", "centers"},
-    {"theatres", "theaters"},
-    {"sceptre", "scepter"},
-    {"spectre", "specter"},
-    {"sombre", "somber"},
-    {"lustre", "luster"},
-    {"fibre", "fiber"},
-    {"metre", "meter"},
-    {"metres", "meters"},
-    {"litre", "liter"},
-    {"meagre", "meager"},
-    {"calibre", "caliber"},
-    {"defence", "defense"},
-    {"offence", "offense"},
-    {"pretence", "pretense"},
-    {"licence", "license"},
-    {"programme", "program"},
-    {"judgement", "judgment"},
-    {"moustache", "mustache"},
-    {"gaol", "jail"},
-    {"waggon", "wagon"},
-    {"waggons", "wagons"},
-};
+/* Whole words, each behind a ";", and what stands for them. */
+static const char whole[] =
+    ";won't=will not;can't=can not;cannot=can not;let's=let us;ain't=aint"
+    ";y'all=you all;wanna=want to;gotta=got to;gonna=going to;i'ma=i am going to"
+    ";imma=i am going to;woulda=would have;coulda=could have;shoulda=should have"
+    ";ma'am=madam;mr=mister;mrs=missus;st=saint;dr=doctor;prof=professor;capt=captain"
+    ";gov=governor;ald=alderman;gen=general;sen=senator;rep=representative"
+    ";pres=president;rev=reverend;hon=honorable;asst=assistant;assoc=associate"
+    ";lt=lieutenant;col=colonel;jr=junior;sr=senior;esq=esquire;hmm=;mm=;mhm=;mmm="
+    ";uh=;um=;theatre=theater;centre=center;centres=centers;theatres=theaters"
+    ";sceptre=scepter;spectre=specter;sombre=somber;lustre=luster;fibre=fiber"
+    ";metre=meter;metres=meters;litre=liter;meagre=meager;calibre=caliber"
+    ";defence=defense;offence=offense;pretence=pretense;licence=license"
+    ";programme=program;judgement=judgment;moustache=mustache;gaol=jail;waggon=wagon"
+    ";waggons=wagons";
 
 /* Endings after an apostrophe; n't comes before 't. */
 static const replacement endings[] = {
@@ -339,8 +254,16 @@ static const char *const ise_verbs[] = {
     "general", "character", "bapt",  "sympath", "minim",  "maxim",  "visual", "moral",
 };
 
-static void american_ending(char *word) {
+static void american_spelling(char *word) {
     static const char *const tails[] = {"ise", "ised", "ises", "ising", "iser", "isers"};
+    for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++) {
+        size_t from = strlen(beginnings[i].from), to = strlen(beginnings[i].to);
+        if (strncmp(word, beginnings[i].from, from) == 0) {
+            memmove(word + to, word + from, strlen(word + from) + 1);
+            memcpy(word, beginnings[i].to, to);
+            return;
+        }
+    }
     for (size_t i = 0; i < sizeof ise_verbs / sizeof *ise_verbs; i++) {
         size_t length = strlen(ise_verbs[i]);
         if (strncmp(word, ise_verbs[i], length) != 0)
@@ -351,23 +274,11 @@ static void american_ending(char *word) {
     }
 }
 
-static void american_spelling(char *word) {
-    for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++) {
-        size_t from = strlen(beginnings[i].from), to = strlen(beginnings[i].to);
-        if (strncmp(word, beginnings[i].from, from) == 0) {
-            memmove(word + to, word + from, strlen(word + from) + 1);
-            memcpy(word, beginnings[i].to, to);
-            return;
-        }
-    }
-    american_ending(word);
-}
-
-/* Words separated by spaces. */
+/* Words separated by spaces, up to the end of the text or a ";". */
 static void put_words(word_writer *out, const char *text) {
     char word[LONGEST_WORD];
-    while (*text) {
-        size_t length = strcspn(text, " ");
+    while (*text && *text != ';') {
+        size_t length = strcspn(text, " ;");
         memcpy(word, text, length);
         word[length] = 0;
         if (length > 0)
@@ -377,12 +288,14 @@ static void put_words(word_writer *out, const char *text) {
 }
 
 static void put_contracted(word_writer *out, char *word) {
-    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
-        if (strcmp(word, whole[i].from) == 0) {
-            put_words(out, whole[i].to);
-            return;
-        }
-    size_t length = strlen(word);
+    const size_t length = strlen(word);
+    char key[LONGEST_WORD + 2];
+    snprintf(key, sizeof key, ";%s=", word);
+    const char *found = strstr(whole, key);
+    if (found) {
+        put_words(out, found + strlen(key));
+        return;
+    }
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++) {
         size_t tail = strlen(endings[i].from);
         if (length > tail && strcmp(word + length - tail, endings[i].from) == 0) {
@@ -411,19 +324,6 @@ static const char base_letters[] =
 
 _Static_assert(sizeof base_letters == 0x180 - 0xc0 + 1, "one for each character");
 
-static const char *two_letters(uint32_t c) {
-    switch (c) {
-    case 0xc6:
-    case 0xe6: return "ae";
-    case 0xde:
-    case 0xfe: return "th";
-    case 0xdf: return "ss";
-    case 0x132:
-    case 0x133: return "ij";
-    default: return "oe";
-    }
-}
-
 typedef struct {
     word_writer *out;
     char word[LONGEST_WORD];
@@ -448,74 +348,57 @@ static void add_bytes(word_reader *in, const char *bytes, size_t count) {
     in->length += count;
 }
 
-/* Beyond ASCII. */
-static void read_other(word_reader *in, uint32_t c, const char *bytes, size_t length) {
-    if (c >= 0xc0 && c <= 0x17f) {
-        char base = base_letters[c - 0xc0];
-        if (base == '-')
-            end_word(in);
-        else
-            add_bytes(in, base == '.' ? two_letters(c) : &base, base == '.' ? 2 : 1);
-    } else if (c == 0x2018 || c == 0x2019 || c == 0x2bc) {
-        add_bytes(in, "'", 1);
-    } else if (c == 0xa3 || c == 0x20ac) {
-        end_word(in);
-        append_currency(in->out, c == 0xa3 ? "pounds" : "euros");
-    } else if (c < 0xc0 || (c >= 0x2000 && c <= 0x2bff) || (c >= 0x3000 && c <= 0x303f) ||
-               (c >= 0xff00 && c <= 0xff0f) || c == 0xfffd) {
-        end_word(in);                    /* punctuation and symbols */
-    } else if (c < 0x300 || c > 0x36f) { /* those are accents of the letter before */
-        add_bytes(in, bytes, length);
-    }
-}
-
-static void read_ascii(word_reader *in, const char *text, char before) {
-    char c = *text;
-    bool in_number = isdigit((unsigned char)before) && isdigit((unsigned char)text[1]);
-    if (isalnum((unsigned char)c)) {
-        char lower = (char)tolower((unsigned char)c);
-        add_bytes(in, &lower, 1);
-    } else if (c == '\'' || (c == '.' && in_number)) {
-        add_bytes(in, &c, 1);
-    } else if (!(c == ',' && in_number)) {
-        end_word(in);
-        if (c == '&')
-            append_word(in->out, "and");
-        if (c == '%')
-            append_word(in->out, "percent");
-        if (c == '$')
-            append_currency(in->out, "dollars");
-    }
-}
-
-/* The end of what stands in brackets that open at `text`; NULL: none, or not closed. */
-static const char *bracket_end(const char *text) {
-    char closing = *text == '[' ? ']' : *text == '(' ? ')' : *text == '<' ? '>' : 0;
-    const char *end = closing ? strchr(text, closing) : NULL;
-    return end ? end + 1 : NULL;
-}
-
 size_t sh_normalise_words(const char *text, char *normal, size_t size) {
     word_writer out = {.text = normal, .size = size};
     word_reader in = {.out = &out};
-    char before = 0;
-    while (*text) {
-        const char *end = bracket_end(text);
+    size_t length;
+    for (char before = 0; *text; text += length) {
+        /* What stands in brackets is passed over. */
+        const char closing = *text == '[' ? ']' : *text == '(' ? ')' : '>';
+        const char *end = strchr("[(<", *text) ? strchr(text, closing) : NULL;
         uint32_t c = 0xfffd; /* a byte that begins no character counts as one */
         if (end) {
             end_word(&in);
             before = 0;
-            text = end;
+            length = (size_t)(end - text) + 1;
             continue;
         }
         const int bytes = sh_utf8_next(text, strnlen(text, UTF8_MOST), &c);
-        const size_t length = bytes > 0 ? (size_t)bytes : 1;
-        if (c < 0x80)
-            read_ascii(&in, text, before);
-        else
-            read_other(&in, c, text, length);
+        const bool in_number = isdigit((unsigned char)before) &&
+                               isdigit((unsigned char)text[1]);
+        length = bytes > 0 ? (size_t)bytes : 1;
         before = c < 0x80 ? *text : 0;
-        text += length;
+        if (c < 0x80 && isalnum((int)c)) {
+            add_bytes(&in, &(char){(char)tolower((int)c)}, 1);
+        } else if (c == '\'' || c == 0x2018 || c == 0x2019 || c == 0x2bc) {
+            add_bytes(&in, "'", 1);
+        } else if (c == '.' && in_number) {
+            add_bytes(&in, ".", 1);
+        } else if (c >= 0xc0 && c <= 0x17f && base_letters[c - 0xc0] == '.') {
+            add_bytes(&in,
+                      c == 0xc6 || c == 0xe6     ? "ae"
+                      : c == 0xde || c == 0xfe   ? "th"
+                      : c == 0xdf                ? "ss"
+                      : c == 0x132 || c == 0x133 ? "ij"
+                                                 : "oe",
+                      2);
+        } else if (c >= 0xc0 && c <= 0x17f && base_letters[c - 0xc0] != '-') {
+            add_bytes(&in, &base_letters[c - 0xc0], 1);
+        } else if (c < 0x180 || (c >= 0x2000 && c <= 0x2bff) ||
+                   (c >= 0x3000 && c <= 0x303f) || (c >= 0xff00 && c <= 0xff0f) ||
+                   c == 0xfffd) { /* punctuation and symbols */
+            if (c == ',' && in_number)
+                continue;
+            end_word(&in);
+            if (c == '&' || c == '%')
+                append_word(&out, c == '&' ? "and" : "percent");
+            if (c == '$' || c == 0xa3 || c == 0x20ac) {
+                write_number(&out, "");
+                out.currency = c == '$' ? "dollars" : c == 0xa3 ? "pounds" : "euros";
+            }
+        } else if (c < 0x300 || c > 0x36f) { /* those are accents of the letter before */
+            add_bytes(&in, text, length);
+        }
     }
     end_word(&in);
     write_number(&out, "");
@@ -662,23 +545,6 @@ static void normalise_parts(comparison *c, char *joined) {
     }
 }
 
-static shoal_status compare_texts(shoal_context *context, comparison *c, char *joined,
-                                  const char *text, shoal_word_errors *errors) {
-    join(c->references, c->parts, joined);
-    c->text_size = sh_normalise_words(text, NULL, 0) + 1;
-    c->reference = NULL;
-    normalise_parts(c, joined);
-    void *block = sh_allocate_parts(context, place_texts, c, NULL);
-    if (!block)
-        return SHOAL_NO_MEMORY;
-    normalise_parts(c, joined);
-    sh_normalise_words(text, c->hypothesis, c->text_size);
-    const shoal_status status =
-        sh_count_edits(context, c->reference, c->ends, c->parts, c->hypothesis, errors);
-    sh_release(context, block);
-    return status;
-}
-
 shoal_status shoal_count_part_errors(shoal_context *context,
                                      const char *const *references, int count,
                                      const char *text, shoal_word_errors *errors) {
@@ -692,7 +558,18 @@ shoal_status shoal_count_part_errors(shoal_context *context,
     char *joined = sh_allocate(context, join(references, count, NULL) + 1);
     if (!joined)
         return SHOAL_NO_MEMORY;
-    const shoal_status status = compare_texts(context, &c, joined, text, errors);
+    join(references, count, joined);
+    c.text_size = sh_normalise_words(text, NULL, 0) + 1;
+    normalise_parts(&c, joined);
+    void *block = sh_allocate_parts(context, place_texts, &c, NULL);
+    shoal_status status = SHOAL_NO_MEMORY;
+    if (block) {
+        normalise_parts(&c, joined);
+        sh_normalise_words(text, c.hypothesis, c.text_size);
+        status =
+            sh_count_edits(context, c.reference, c.ends, count, c.hypothesis, errors);
+        sh_release(context, block);
+    }
     sh_release(context, joined);
     return status;
 }

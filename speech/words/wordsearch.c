@@ -194,14 +194,6 @@ static void move_token(word_search *s, token from) {
     }
 }
 
-static void move_root(word_search *s, const token *from) {
-    const token start = {0, from->state, from->score, from->group, s->step};
-    enter_children(s, &s->decoder->tree.nodes[0], start, 0, from->place);
-    if (from->place != AFTER_PAUSE)
-        offer(s, (token){pause_place(s), from->state, from->score + s->scores.pause_enter,
-                         from->group, s->step});
-}
-
 /* ---- Ends of words ----------------------------------------------------------------- */
 
 static float modelled(word_search *s, int32_t state, int32_t word, int32_t *next) {
@@ -232,7 +224,9 @@ static void add_record(word_search *s, token *to, const token *from, int32_t spe
         to->score = score;
         return;
     }
-    if (!sh_paths_grow(&s->paths)) {
+    if (s->paths.count == INT32_MAX - 1 ||
+        !grow(&s->paths.records, &s->paths.room, s->paths.count + 1,
+              sizeof *s->paths.records)) {
         s->failed = true;
         return;
     }
@@ -247,24 +241,9 @@ static void add_record(word_search *s, token *to, const token *from, int32_t spe
     s->paths.records[s->paths.count++] = made;
 }
 
-static void end_words(word_search *s, const token *from) {
-    const word_tree *tree = &s->decoder->tree;
-    const tree_node *node = &tree->nodes[from->place / 2];
-    const int32_t last = is_ctc(s) ? node->phone : AFTER_START;
-    for (int32_t i = node->word; i < node->word + node->word_count; i++) {
-        int32_t next;
-        const float prob = modelled(s, from->state, tree->words[i].modelled, &next);
-        const float score = from->score + s->lm_weight * (prob - node->ahead) +
-                            s->insertion;
-        if (!(score >= s->best_next - beam_of(s)) || score <= -INFINITY)
-            continue;
-        token *to = take(s, &s->next_roots, last, next);
-        if (to)
-            add_record(s, to, from, tree->words[i].spelled, score);
-    }
-}
-
+/* The roots of the next step: after a pause, or where words end. */
 static void make_roots(word_search *s) {
+    const word_tree *tree = &s->decoder->tree;
     for (int64_t i = 0; i < s->next.count; i++) {
         const token *from = &s->next.list[i];
         if (from->score < s->best_next - beam_of(s))
@@ -275,8 +254,22 @@ static void make_roots(word_search *s) {
                 to->score = from->score;
                 to->group = from->group;
             }
-        } else if (!(from->place & 1)) {
-            end_words(s, from);
+            continue;
+        }
+        if (from->place & 1)
+            continue;
+        const tree_node *node = &tree->nodes[from->place / 2];
+        const int32_t last = is_ctc(s) ? node->phone : AFTER_START;
+        for (int32_t w = node->word; w < node->word + node->word_count; w++) {
+            int32_t next;
+            const float prob = modelled(s, from->state, tree->words[w].modelled, &next);
+            const float score = from->score + s->lm_weight * (prob - node->ahead) +
+                                s->insertion;
+            if (!(score >= s->best_next - beam_of(s)) || score <= -INFINITY)
+                continue;
+            token *to = take(s, &s->next_roots, last, next);
+            if (to)
+                add_record(s, to, from, tree->words[w].spelled, score);
         }
     }
 }
@@ -310,38 +303,19 @@ static float token_limit(const word_search *s) {
     return low;
 }
 
-/* Scores become those above the best one, which goes to the step's base. */
-static void level_scores(word_search *s) {
-    float best = -INFINITY;
-    for (int64_t i = 0; i < s->now.count; i++)
-        best = s->now.list[i].score > best ? s->now.list[i].score : best;
-    for (int64_t i = 0; i < s->roots.count; i++)
-        best = s->roots.list[i].score > best ? s->roots.list[i].score : best;
-    if (best <= -INFINITY)
-        best = 0;
-    for (int64_t i = 0; i < s->now.count; i++)
-        s->now.list[i].score -= best;
-    for (int64_t i = 0; i < s->roots.count; i++)
-        s->roots.list[i].score -= best;
-    s->paths.bases[s->step] += (double)best;
-    /* those of this step's records were written before */
-    for (int32_t i = s->paths.count - 1; i >= 0 && s->paths.records[i].end == s->step;
-         i--)
-        s->paths.records[i].score -= best;
-}
-
+/* Once there are many, drops records that no token leads to. */
 static bool shrink_records(word_search *s) {
     if (s->paths.count < s->shrink_at)
         return true;
+    const token_set *const sets[] = {&s->now, &s->roots};
     int64_t count = 0;
     int32_t **groups =
         malloc(sizeof *groups * (size_t)(s->now.count + s->roots.count + 1));
     if (!groups)
         return false;
-    for (int64_t i = 0; i < s->now.count; i++)
-        groups[count++] = &s->now.list[i].group;
-    for (int64_t i = 0; i < s->roots.count; i++)
-        groups[count++] = &s->roots.list[i].group;
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < sets[k]->count; i++)
+            groups[count++] = &sets[k]->list[i].group;
     const bool good = sh_paths_shrink(&s->paths, groups, count);
     free(groups);
     s->shrink_at = 2 * s->paths.count > FIRST_SHRINK ? 2 * s->paths.count : FIRST_SHRINK;
@@ -350,37 +324,26 @@ static bool shrink_records(word_search *s) {
 
 /* ---- A sequence -------------------------------------------------------------------- */
 
-static void log_softmax(const float *row, int64_t count, float *out) {
-    float high = -INFINITY;
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++)
-        high = row[i] > high ? row[i] : high;
-    for (int64_t i = 0; i < count; i++)
-        sum += exp((double)row[i] - (double)high);
-    const float all = high + (float)log(sum);
-    for (int64_t i = 0; i < count; i++)
-        out[i] = row[i] - all;
-}
-
 static void set_scores(word_search *s, const float *row) {
     const int32_t phones = s->decoder->phones, silence = phones - 1;
     step_scores *to = &s->scores;
-    for (int32_t p = 0; p < phones; p++)
-        switch (s->decoder->topology) {
-        case SHOAL_TOPOLOGY_CHAIN:
-            to->enter[p] = row[2 * p];
-            to->stay[p] = row[2 * p + 1];
-            break;
-        case SHOAL_TOPOLOGY_ONE: to->enter[p] = to->stay[p] = row[p]; break;
-        case SHOAL_TOPOLOGY_BLANK:
-            to->enter[p] = row[p];
-            to->stay[p] = row[phones];
-            break;
-        case SHOAL_TOPOLOGY_CTC: break;
-        }
+    const bool blank = s->decoder->topology == SHOAL_TOPOLOGY_BLANK;
+    const int32_t each = s->decoder->topology == SHOAL_TOPOLOGY_CHAIN ? 2 : 1;
+    for (int32_t p = 0; p < phones && !is_ctc(s); p++) {
+        to->enter[p] = row[each * p];
+        to->stay[p] = row[blank ? phones : each * p + each - 1];
+    }
     if (is_ctc(s)) {
         /* enter[p] is class p + 1, and the silence's place stays free */
-        log_softmax(row, phones, to->stay);
+        float high = -INFINITY;
+        double sum = 0;
+        for (int32_t p = 0; p < phones; p++)
+            high = row[p] > high ? row[p] : high;
+        for (int32_t p = 0; p < phones; p++)
+            sum += exp((double)row[p] - (double)high);
+        const float all = high + (float)log(sum);
+        for (int32_t p = 0; p < phones; p++)
+            to->stay[p] = row[p] - all;
         to->blank = to->pause_enter = to->pause_stay = to->stay[0];
         memmove(to->stay, to->stay + 1, sizeof(float) * (size_t)(phones - 1));
         memcpy(to->enter, to->stay, sizeof(float) * (size_t)(phones - 1));
@@ -390,24 +353,13 @@ static void set_scores(word_search *s, const float *row) {
     }
 }
 
-static void swap_sides(word_search *s) {
-    const token_set tokens = s->now, roots = s->roots;
-    s->now = s->next;
-    s->next = tokens;
-    s->roots = s->next_roots;
-    s->next_roots = roots;
-    clear(&s->next);
-    clear(&s->next_roots);
-}
-
 static bool begin_sequence(word_search *s, const shoal_word_settings *settings,
                            int64_t steps) {
     const shoal_ngram *ngram = s->decoder->ngram;
     s->settings = settings;
     s->lm_weight = (float)settings->lm_weight;
     s->insertion = (float)settings->insertion;
-    s->now.count = s->paths.end_count = 0;
-    s->paths.count = 0;
+    s->now.count = s->paths.end_count = s->paths.count = 0;
     s->paths.steps = (int32_t)steps;
     s->paths.scale = s->lm_weight > 1 ? 1 / s->lm_weight : 1;
     s->step = 0;
@@ -422,6 +374,34 @@ static bool begin_sequence(word_search *s, const shoal_word_settings *settings,
     s->roots.list[0] =
         (token){AFTER_START, ngram->order > 1 ? 1 + ngram->begin : 0, 0, -1, 0};
     return s->paths.bases != NULL;
+}
+
+/* On to the next step: its tokens and roots become the present ones. Scores become those
+   above the best one, which goes to the step's base. */
+static void next_step(word_search *s) {
+    const token_set tokens = s->now, roots = s->roots;
+    s->now = s->next;
+    s->next = tokens;
+    s->roots = s->next_roots;
+    s->next_roots = roots;
+    clear(&s->next);
+    clear(&s->next_roots);
+    s->step++;
+    float best = -INFINITY;
+    const token_set *const sets[] = {&s->now, &s->roots};
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < sets[k]->count; i++)
+            best = sets[k]->list[i].score > best ? sets[k]->list[i].score : best;
+    if (best <= -INFINITY)
+        best = 0;
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < sets[k]->count; i++)
+            sets[k]->list[i].score -= best;
+    s->paths.bases[s->step] = s->paths.bases[s->step - 1] + (double)best;
+    /* those of this step's records were written before */
+    for (int32_t i = s->paths.count - 1; i >= 0 && s->paths.records[i].end == s->step;
+         i--)
+        s->paths.records[i].score -= best;
 }
 
 static bool add_end(word_paths *paths, path_end end) {
@@ -459,8 +439,7 @@ static bool run_sequence(word_search *s, const shoal_word_settings *settings,
                          void **block) {
     bool good = begin_sequence(s, settings, steps);
     for (int64_t i = 0; i < steps && good; i++) {
-        const float *row = outputs + i * s->decoder->outputs;
-        set_scores(s, row);
+        set_scores(s, outputs + i * s->decoder->outputs);
         s->best_next = -INFINITY;
         const float least = token_limit(s);
         int64_t first = 0;
@@ -474,13 +453,17 @@ static bool run_sequence(word_search *s, const shoal_word_settings *settings,
                 s->token_sum++;
             }
         for (int64_t k = 0; k < s->roots.count; k++)
-            if (s->roots.list[k].score >= least)
-                move_root(s, &s->roots.list[k]);
+            if (s->roots.list[k].score >= least) {
+                const token from = s->roots.list[k];
+                const token start = {0, from.state, from.score, from.group, s->step};
+                enter_children(s, &s->decoder->tree.nodes[0], start, 0, from.place);
+                if (from.place != AFTER_PAUSE)
+                    offer(s, (token){pause_place(s), from.state,
+                                     from.score + s->scores.pause_enter, from.group,
+                                     s->step});
+            }
         make_roots(s);
-        swap_sides(s);
-        s->step++;
-        s->paths.bases[s->step] = s->paths.bases[s->step - 1];
-        level_scores(s);
+        next_step(s);
         good = !s->failed && shrink_records(s);
     }
     return good && end_sequence(s, spoken) &&
@@ -493,17 +476,10 @@ static void free_search(word_search *s) {
     if (!s)
         return;
     token_set *const sets[] = {&s->now, &s->next, &s->roots, &s->next_roots};
-    for (int i = 0; i < 4; i++) {
-        free(sets[i]->list);
-        free(sets[i]->slots);
-    }
-    free(s->scores.enter);
-    free(s->scores.stay);
-    free(s->cache);
-    free(s->paths.records);
-    free(s->paths.bases);
-    free(s->paths.ends);
-    free(s);
+    for (int i = 0; i < 4; i++)
+        FREE_ALL(sets[i]->list, sets[i]->slots);
+    FREE_ALL(s->scores.enter, s->scores.stay, s->cache, s->paths.records, s->paths.bases,
+             s->paths.ends, s);
 }
 
 static word_search *make_search(const shoal_word_decoder *decoder) {
@@ -511,15 +487,13 @@ static word_search *make_search(const shoal_word_decoder *decoder) {
     const size_t phones = (size_t)decoder->phones + 1;
     if (!s)
         return NULL;
-    s->decoder = decoder;
-    s->paths.lexicon = decoder->lexicon;
-    s->scores.enter = calloc(phones, sizeof(float));
-    s->scores.stay = calloc(phones, sizeof(float));
-    s->cache = malloc(sizeof *s->cache * CACHE);
-    bool good = s->scores.enter && s->scores.stay && s->cache;
-    good = good && make_room(&s->now) && make_room(&s->next) && make_room(&s->roots) &&
-           make_room(&s->next_roots);
-    if (good) {
+    *s = (word_search){.decoder = decoder,
+                       .paths.lexicon = decoder->lexicon,
+                       .scores.enter = calloc(phones, sizeof(float)),
+                       .scores.stay = calloc(phones, sizeof(float)),
+                       .cache = malloc(sizeof *s->cache * CACHE)};
+    if (s->scores.enter && s->scores.stay && s->cache && make_room(&s->now) &&
+        make_room(&s->next) && make_room(&s->roots) && make_room(&s->next_roots)) {
         memset(s->cache, 0xff, sizeof *s->cache * CACHE); /* no state is -1 */
         return s;
     }
@@ -583,18 +557,20 @@ shoal_status shoal_word_decoder_create(shoal_context *context,
     shoal_word_decoder *made = calloc(1, sizeof *made);
     if (!made)
         return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the search");
-    made->context = context;
-    made->lexicon = lexicon;
-    made->ngram = ngram;
-    made->topology = topology;
-    made->phones = (int32_t)shoal_lexicon_describe(lexicon).phones;
-    made->outputs = sh_topology_outputs((int32_t)topology, made->phones);
-    made->searches = calloc((size_t)context->threads, sizeof(*made->searches));
-    shoal_status status = made->searches ? SHOAL_OK
-                                         : sh_fail(context, SHOAL_NO_MEMORY,
-                                                   "out of memory for the search");
-    if (status == SHOAL_OK)
-        status = sh_word_tree_make(lexicon, ngram, unknown, &made->tree);
+    const int64_t phones = shoal_lexicon_describe(lexicon).phones;
+    *made =
+        (shoal_word_decoder){.context = context,
+                             .lexicon = lexicon,
+                             .ngram = ngram,
+                             .topology = topology,
+                             .phones = (int32_t)phones,
+                             .outputs = sh_topology_outputs((int32_t)topology, phones),
+                             .searches = calloc((size_t)context->threads,
+                                                sizeof(*made->searches))};
+    const shoal_status status =
+        made->searches
+            ? sh_word_tree_make(lexicon, ngram, unknown, &made->tree)
+            : sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the search");
     if (status == SHOAL_OK)
         *decoder = made;
     else

@@ -73,8 +73,6 @@ typedef struct {
     float scale; /* of scores, where they become probabilities */
 } word_paths;
 
-/* Room for another record. */
-bool sh_paths_grow(word_paths *paths);
 /* Drops all records that cannot be reached from the groups [count], and gives those their
    new numbers. false: out of memory. */
 bool sh_paths_shrink(word_paths *paths, int32_t *const *groups, int64_t count);

@@ -9,12 +9,6 @@
 
 enum { MOST_ITEMS = 400000, LONGEST_WORD = 200 };
 
-bool sh_paths_grow(word_paths *paths) {
-    if (paths->count == INT32_MAX - 1)
-        return false;
-    return grow(&paths->records, &paths->room, paths->count + 1, sizeof *paths->records);
-}
-
 /* ---- Dropping records -------------------------------------------------------------- */
 
 /* wanted [count]: groups that are; on return also all that lead to them. kept [count]:
@@ -33,8 +27,7 @@ bool sh_paths_shrink(word_paths *paths, int32_t *const *groups, int64_t count) {
     char *marks = calloc(2, size);
     int32_t *numbers = malloc(sizeof *numbers * size);
     if (!marks || !numbers) {
-        free(marks);
-        free(numbers);
+        FREE_ALL(marks, numbers);
         return false;
     }
     for (int64_t i = 0; i < count; i++)
@@ -56,8 +49,7 @@ bool sh_paths_shrink(word_paths *paths, int32_t *const *groups, int64_t count) {
     for (int64_t i = 0; i < count; i++)
         if (*groups[i] >= 0)
             *groups[i] = numbers[*groups[i]];
-    free(marks);
-    free(numbers);
+    FREE_ALL(marks, numbers);
     return true;
 }
 
@@ -88,15 +80,6 @@ static bool less(const path_queue *q, int32_t a, int32_t b) {
     return x < y || (x <= y && a < b);
 }
 
-static void sift_up(path_queue *q, int32_t at) {
-    while (at > 0 && less(q, q->heap[at], q->heap[(at - 1) / 2])) {
-        const int32_t moved = q->heap[at];
-        q->heap[at] = q->heap[(at - 1) / 2];
-        q->heap[(at - 1) / 2] = moved;
-        at = (at - 1) / 2;
-    }
-}
-
 static int32_t pop(path_queue *q) {
     const int32_t top = q->heap[0];
     q->heap[0] = q->heap[--q->heap_count];
@@ -120,18 +103,13 @@ static bool push(path_queue *q, path_item item) {
         return false;
     q->items[q->item_count] = item;
     q->heap[q->heap_count++] = q->item_count++;
-    sift_up(q, q->heap_count - 1);
-    return true;
-}
-
-static bool push_members(const word_paths *paths, path_queue *q, int32_t from) {
-    const path_item item = q->items[from];
-    const float best = paths->records[item.group].score;
-    for (int32_t m = item.group; m >= 0; m = paths->records[m].other) {
-        const word_record *record = &paths->records[m];
-        const double lost = item.lost + (double)best - (double)record->score;
-        if (!push(q, (path_item){lost, record->before, m, from}))
-            return false;
+    for (int32_t at = q->heap_count - 1, up; at > 0; at = up) {
+        up = (at - 1) / 2;
+        if (!less(q, q->heap[at], q->heap[up]))
+            break;
+        const int32_t moved = q->heap[at];
+        q->heap[at] = q->heap[up];
+        q->heap[up] = moved;
     }
     return true;
 }
@@ -154,17 +132,6 @@ static bool trace(const word_paths *paths, const path_queue *q, int32_t from,
     return true;
 }
 
-static bool same_words(const word_paths *paths, const found_path *a,
-                       const found_path *b) {
-    if (a->hash != b->hash || a->count != b->count)
-        return false;
-    for (int32_t i = 0; i < a->count; i++)
-        if (paths->records[a->members[i]].spelled !=
-            paths->records[b->members[i]].spelled)
-            return false;
-    return true;
-}
-
 /* Up to `most` different strings; -1: out of memory. */
 static int64_t find_paths(const word_paths *paths, path_queue *q, int64_t most,
                           found_path *found) {
@@ -179,20 +146,30 @@ static int64_t find_paths(const word_paths *paths, path_queue *q, int64_t most,
     while (q->heap_count > 0 && count < most &&
            (count == 0 || q->item_count < MOST_ITEMS)) {
         const int32_t top = pop(q);
-        if (q->items[top].group >= 0) {
-            if (!push_members(paths, q, top))
+        const path_item item = q->items[top];
+        for (int32_t m = item.group; m >= 0; m = paths->records[m].other) {
+            const word_record *record = &paths->records[m];
+            const double lost = item.lost + (double)paths->records[item.group].score -
+                                (double)record->score;
+            if (!push(q, (path_item){lost, record->before, m, top}))
                 return -1;
-        } else {
-            if (!trace(paths, q, top, &found[count]))
-                return -1;
-            int64_t same = 0; /* one with the same words is there already */
-            while (same < count && !same_words(paths, &found[same], &found[count]))
-                same++;
-            if (same < count)
-                free(found[count].members), found[count].members = NULL;
-            else
-                count++;
         }
+        if (item.group >= 0)
+            continue;
+        found_path *made = &found[count];
+        if (!trace(paths, q, top, made))
+            return -1;
+        bool same = false; /* one with the same words is there already */
+        for (int64_t i = 0; i < count && !same; i++) {
+            same = found[i].hash == made->hash && found[i].count == made->count;
+            for (int32_t k = 0; k < made->count && same; k++)
+                same = paths->records[found[i].members[k]].spelled ==
+                       paths->records[made->members[k]].spelled;
+        }
+        if (same)
+            free(made->members), made->members = NULL;
+        else
+            count++;
     }
     return count;
 }
@@ -222,28 +199,6 @@ static double own_score(const word_paths *paths, int32_t record) {
            (score_of(paths, record) - score_of(paths, paths->records[record].before));
 }
 
-static void sum_backward(const word_paths *paths, path_sums *sums) {
-    const double base = paths->bases[paths->steps];
-    sums->all = -INFINITY;
-    for (int32_t i = 0; i < paths->count; i++)
-        sums->after[i] = -INFINITY;
-    for (int32_t i = 0; i < paths->end_count; i++) {
-        const int32_t group = paths->ends[i].group;
-        const double own = (double)paths->scale *
-                           (base + (double)paths->ends[i].score - score_of(paths, group));
-        sums->all = add_logs(sums->all, own + (group < 0 ? 0 : sums->before[group]));
-        if (group >= 0)
-            sums->after[group] = add_logs(sums->after[group], own);
-    }
-    for (int32_t i = paths->count - 1; i >= 0; i--)
-        for (int32_t m = sums->wanted[i] ? i : -1; m >= 0; m = paths->records[m].other) {
-            const int32_t before = paths->records[m].before;
-            if (before >= 0)
-                sums->after[before] =
-                    add_logs(sums->after[before], sums->after[i] + own_score(paths, m));
-        }
-}
-
 static bool make_sums(const word_paths *paths, path_sums *sums) {
     const size_t size = (size_t)paths->count + 1;
     sums->wanted = calloc(2, size);
@@ -265,29 +220,42 @@ static bool make_sums(const word_paths *paths, path_sums *sums) {
                          (before < 0 ? 0 : sums->before[before]) + own_score(paths, m));
         }
     }
-    sum_backward(paths, sums);
-    return true;
-}
-
-/* The first record that ends after a step. */
-static int32_t first_after(const word_paths *paths, int32_t step) {
-    int32_t low = 0, high = paths->count;
-    while (low < high) {
-        const int32_t middle = low + (high - low) / 2;
-        if (paths->records[middle].end <= step)
-            low = middle + 1;
-        else
-            high = middle;
+    const double base = paths->bases[paths->steps];
+    sums->all = -INFINITY;
+    for (int32_t i = 0; i < paths->count; i++)
+        sums->after[i] = -INFINITY;
+    for (int32_t i = 0; i < paths->end_count; i++) {
+        const int32_t group = paths->ends[i].group;
+        const double own = (double)paths->scale *
+                           (base + (double)paths->ends[i].score - score_of(paths, group));
+        sums->all = add_logs(sums->all, own + (group < 0 ? 0 : sums->before[group]));
+        if (group >= 0)
+            sums->after[group] = add_logs(sums->after[group], own);
     }
-    return low;
+    for (int32_t i = paths->count - 1; i >= 0; i--)
+        for (int32_t m = sums->wanted[i] ? i : -1; m >= 0; m = paths->records[m].other) {
+            const int32_t before = paths->records[m].before;
+            if (before >= 0)
+                sums->after[before] =
+                    add_logs(sums->after[before], sums->after[i] + own_score(paths, m));
+        }
+    return true;
 }
 
 /* The part of all paths that say this word in the middle of the record's time. */
 static double confidence(const word_paths *paths, const path_sums *sums, int32_t record) {
     const word_record *own = &paths->records[record];
     const int32_t middle = own->begin + (own->end - own->begin) / 2;
+    int32_t low = 0, high = paths->count; /* the first record that ends after `middle` */
+    while (low < high) {
+        const int32_t half = low + (high - low) / 2;
+        if (paths->records[half].end <= middle)
+            low = half + 1;
+        else
+            high = half;
+    }
     double sum = 0;
-    for (int32_t i = first_after(paths, middle);
+    for (int32_t i = low;
          i < paths->count && paths->records[i].end < middle + LONGEST_WORD; i++)
         for (int32_t m = sums->wanted[i] ? i : -1; m >= 0; m = paths->records[m].other) {
             const word_record *one = &paths->records[m];
@@ -300,28 +268,6 @@ static double confidence(const word_paths *paths, const path_sums *sums, int32_t
 }
 
 /* ---- The result -------------------------------------------------------------------- */
-
-static void write_strings(const word_paths *paths, const found_path *found, int64_t count,
-                          const path_sums *sums, void *block) {
-    shoal_word_string *strings = block;
-    shoal_spoken_word *at = (shoal_spoken_word *)(void *)(strings + count);
-    float best = -INFINITY;
-    for (int32_t i = 0; i < paths->end_count; i++)
-        best = paths->ends[i].score > best ? paths->ends[i].score : best;
-    for (int64_t i = 0; i < count; i++) {
-        strings[i] = (shoal_word_string){at, found[i].count,
-                                         paths->bases[paths->steps] + (double)best -
-                                             found[i].lost};
-        for (int32_t k = 0; k < found[i].count; k++) {
-            const int32_t member = found[i].members[k];
-            const word_record *record = &paths->records[member];
-            *at++ =
-                (shoal_spoken_word){shoal_lexicon_word(paths->lexicon, record->spelled),
-                                    record->begin, record->end,
-                                    sums ? confidence(paths, sums, member) : 0};
-        }
-    }
-}
 
 bool sh_paths_read(const word_paths *paths, const shoal_word_settings *settings,
                    shoal_spoken *spoken, void **block) {
@@ -338,17 +284,31 @@ bool sh_paths_read(const word_paths *paths, const shoal_word_settings *settings,
                         sizeof(shoal_spoken_word) * words + 1);
     good = good && *block;
     if (good) {
-        write_strings(paths, found, count, settings->confidence ? &sums : NULL, *block);
-        spoken->strings = *block;
+        shoal_word_string *strings = *block;
+        shoal_spoken_word *at = (shoal_spoken_word *)(void *)(strings + count);
+        float best = -INFINITY;
+        for (int32_t i = 0; i < paths->end_count; i++)
+            best = paths->ends[i].score > best ? paths->ends[i].score : best;
+        for (int64_t i = 0; i < count; i++) {
+            strings[i] = (shoal_word_string){at, found[i].count,
+                                             paths->bases[paths->steps] + (double)best -
+                                                 found[i].lost};
+            for (int32_t k = 0; k < found[i].count; k++) {
+                const int32_t member = found[i].members[k];
+                const word_record *record = &paths->records[member];
+                *at++ = (shoal_spoken_word){shoal_lexicon_word(paths->lexicon,
+                                                               record->spelled),
+                                            record->begin, record->end,
+                                            settings->confidence
+                                                ? confidence(paths, &sums, member)
+                                                : 0};
+            }
+        }
+        spoken->strings = strings;
         spoken->count = count;
     }
     for (int64_t i = 0; found && i < settings->nbest; i++)
         free(found[i].members);
-    free(found);
-    free(q.items);
-    free(q.heap);
-    free(sums.wanted);
-    free(sums.before);
-    free(sums.after);
+    FREE_ALL(found, q.items, q.heap, sums.wanted, sums.before, sums.after);
     return good;
 }

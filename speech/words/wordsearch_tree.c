@@ -27,12 +27,6 @@ typedef struct {
 
 /* ---- Words ------------------------------------------------------------------------- */
 
-static bool is_mark(const shoal_ngram *ngram, int32_t word) {
-    const char *text = sh_ngram_text(ngram, word);
-    return word == ngram->begin || word == ngram->end || strcmp(text, "<unk>") == 0 ||
-           strcmp(text, "<UNK>") == 0;
-}
-
 /* The language model's number of a word, -1: it has none, -2: it is no word. */
 static int32_t modelled(const shoal_ngram *ngram, const char *text) {
     const size_t length = strlen(text);
@@ -46,14 +40,10 @@ static int32_t modelled(const shoal_ngram *ngram, const char *text) {
         }
         word = sh_ngram_find(ngram, other, length);
     }
-    return word >= 0 && is_mark(ngram, word) ? -2 : word;
-}
-
-static bool has_phone(const int32_t *phones, int64_t count, int64_t phone) {
-    for (int64_t i = 0; i < count; i++)
-        if (phones[i] == phone)
-            return true;
-    return false;
+    const char *found = word < 0 ? "" : sh_ngram_text(ngram, word);
+    const bool mark = word == ngram->begin || word == ngram->end ||
+                      strcmp(found, "<unk>") == 0 || strcmp(found, "<UNK>") == 0;
+    return word >= 0 && mark ? -2 : word;
 }
 
 /* By phones, a beginning before what continues it; then by word. */
@@ -82,30 +72,6 @@ static bool add_node(word_tree *tree, tree_draft *draft, tree_range range,
     return true;
 }
 
-/* The words that end in a node and its children, from the pronunciations in its range. */
-static bool open_node(word_tree *tree, tree_draft *draft, int32_t node) {
-    const tree_range own = draft->ranges[node];
-    int64_t at = own.begin;
-    tree->nodes[node].word = tree->word_count;
-    for (; at < own.end && draft->rows[at].length == own.depth; at++)
-        tree->words[tree->word_count++] = draft->rows[at].word;
-    const int64_t ended = at - own.begin;
-    tree->nodes[node].child = tree->node_count;
-    while (at < own.end) {
-        const int32_t phone = draft->rows[at].phones[own.depth];
-        tree_range range = {at, at, own.depth + 1};
-        while (range.end < own.end && draft->rows[range.end].phones[own.depth] == phone)
-            range.end++;
-        if (!add_node(tree, draft, range, phone))
-            return false;
-        at = range.end;
-    }
-    const int64_t children = tree->node_count - tree->nodes[node].child;
-    tree->nodes[node].word_count = (int16_t)(ended < INT16_MAX ? ended : INT16_MAX);
-    tree->nodes[node].child_count = (int16_t)children;
-    return true;
-}
-
 static bool grow_tree(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
                       word_tree *tree, tree_draft *draft) {
     const shoal_lexicon_info info = shoal_lexicon_describe(lexicon);
@@ -123,21 +89,42 @@ static bool grow_tree(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
             pronunciation made = {.word = {(int32_t)i, number}};
             made.length =
                 (int32_t)shoal_lexicon_pronunciation(lexicon, i, k, &made.phones);
-            if (!has_phone(made.phones, made.length, info.silence))
+            bool silent = false;
+            for (int32_t p = 0; p < made.length; p++)
+                silent = silent || made.phones[p] == info.silence;
+            if (!silent)
                 draft->rows[draft->count++] = made;
         }
         tree->hears[i] = draft->count > before;
-        if (tree->hears[i])
-            tree->heard++;
-        else
-            tree->left_out++;
+        tree->heard += tree->hears[i];
+        tree->left_out += !tree->hears[i];
     }
     qsort(draft->rows, (size_t)draft->count, sizeof *draft->rows, compare);
     if (!add_node(tree, draft, (tree_range){0, draft->count, 0}, -1))
         return false;
-    for (int32_t i = 0; i < tree->node_count; i++)
-        if (!open_node(tree, draft, i))
-            return false;
+    for (int32_t i = 0; i < tree->node_count; i++) {
+        /* The words that end in a node and its children, from the pronunciations in its
+           range. */
+        const tree_range own = draft->ranges[i];
+        int64_t at = own.begin;
+        tree->nodes[i].word = tree->word_count;
+        for (; at < own.end && draft->rows[at].length == own.depth; at++)
+            tree->words[tree->word_count++] = draft->rows[at].word;
+        const int64_t ended = at - own.begin;
+        tree->nodes[i].child = tree->node_count;
+        while (at < own.end) {
+            const int32_t phone = draft->rows[at].phones[own.depth];
+            tree_range range = {at, at, own.depth + 1};
+            while (range.end < own.end &&
+                   draft->rows[range.end].phones[own.depth] == phone)
+                range.end++;
+            if (!add_node(tree, draft, range, phone))
+                return false;
+            at = range.end;
+        }
+        tree->nodes[i].word_count = (int16_t)(ended < INT16_MAX ? ended : INT16_MAX);
+        tree->nodes[i].child_count = (int16_t)(tree->node_count - tree->nodes[i].child);
+    }
     /* Children come after their parents. */
     for (int32_t i = tree->node_count - 1; i >= 0; i--) {
         tree_node *node = &tree->nodes[i];
@@ -159,8 +146,7 @@ shoal_status sh_word_tree_make(const shoal_lexicon *lexicon, const shoal_ngram *
     tree_draft draft = {0};
     *tree = (word_tree){.unknown = unknown > 0 ? (float)log(unknown) : -INFINITY};
     const bool made = grow_tree(lexicon, ngram, tree, &draft);
-    free(draft.rows);
-    free(draft.ranges);
+    FREE_ALL(draft.rows, draft.ranges);
     if (!made)
         return sh_fail(lexicon->context, SHOAL_NO_MEMORY, "out of memory for the tree");
     if (tree->heard == 0)
@@ -170,8 +156,6 @@ shoal_status sh_word_tree_make(const shoal_lexicon *lexicon, const shoal_ngram *
 }
 
 void sh_word_tree_free(word_tree *tree) {
-    free(tree->nodes);
-    free(tree->words);
-    free(tree->hears);
+    FREE_ALL(tree->nodes, tree->words, tree->hears);
     *tree = (word_tree){0};
 }
