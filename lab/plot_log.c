@@ -14,7 +14,10 @@ typedef struct {
     const char *picture;
 } plot_job;
 
-static const option_row rows[] = {{"output", 'o', "FILE", "the picture (.svg or .png)",
+static const option_row rows[] = {{"output", 'o', "FILE",
+                                   "the picture (.svg or .png); or of one log its table "
+                                   "(.csv), or events\n"
+                                   "for TensorBoard (a name with tfevents in it)",
                                    SETS_TEXT(plot_job, picture)},
                                   HELP_ROW,
                                   {0}};
@@ -100,6 +103,24 @@ static int draw_grid(const char *folder) {
     return code;
 }
 
+/* A table or events, which other tools read, in place of a picture. */
+static bool is_export(const char *path) {
+    const size_t length = strlen(path);
+    return strstr(path, "tfevents") ||
+           (length > 4 && strcmp(path + length - 4, ".csv") == 0);
+}
+
+static int export_log(const char *run, const char *path) {
+    shoal_context *context = begin_context(1, NULL);
+    plan_output(path);
+    const shoal_status status = shoal_run_export(context, run, path);
+    const int code = status == SHOAL_OK
+                         ? EXIT_OK
+                         : complain_status(status, EXIT_BAD_INPUT, "plot", context);
+    shoal_context_destroy(context);
+    return code;
+}
+
 int plot_command(int count, char **arguments) {
     plot_job job = {0};
     const int ended = take_options(&plot_help, count, arguments, &job);
@@ -114,6 +135,8 @@ int plot_command(int count, char **arguments) {
             count ? "more than 7 logs" : "no log was given", plot_help.usage);
     if (!job.picture)
         die(EXIT_USAGE, "no picture was named; usage: shoal %s", plot_help.usage);
+    if (count == 1 && is_export(job.picture))
+        return export_log(arguments[0], job.picture);
     if (plot_obstacle(job.picture))
         die(EXIT_USAGE, "%s", plot_obstacle(job.picture));
     plan_output(job.picture);

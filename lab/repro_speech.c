@@ -255,6 +255,9 @@ static bool is_compared(const char *field, const train_config *config) {
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcmp(field, others[i]) == 0)
             return false;
+    if (strcmp(field, "units") == 0 || strcmp(field, "pieces") == 0)
+        return config->speech.units == SHOAL_UNITS_SUBWORDS ||
+               (config->speech.units != SHOAL_UNITS_AUTO && *field == 'u');
     return strcmp(field, "rate") != 0 || config->speech.rate > 0;
 }
 

@@ -414,11 +414,11 @@ size_t sh_field_store(const shoal_train_task *task, const void *config,
 /* What fields were before there were such fields; NULL: they always were there. */
 static const char *value_before(const char *field) {
     static const char *const values[][2] =
-        {{"rate", "16000"},    {"join_after", "0"},    {"average_every", "0"},
-         {"loss", "ctc"},      {"every", "1"},         {"topology", "chain"},
-         {"order", "4"},       {"extra", "2000"},      {"whole", "false"},
-         {"leak", "0.1"},      {"output_l2", "5e-05"}, {"output_range", "0.01"},
-         {"convolutions", "0"}};
+        {{"rate", "16000"},     {"join_after", "0"},    {"average_every", "0"},
+         {"loss", "ctc"},       {"every", "1"},         {"topology", "chain"},
+         {"order", "4"},        {"extra", "2000"},      {"whole", "false"},
+         {"leak", "0.1"},       {"output_l2", "5e-05"}, {"output_range", "0.01"},
+         {"convolutions", "0"}, {"pieces", "500"}};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
         if (strcmp(values[i][0], field) == 0)
             return values[i][1];

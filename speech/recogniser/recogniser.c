@@ -57,7 +57,13 @@ typedef struct {
 #define FIELD(member) offsetof(recogniser_config, member)
 static const field_row fields[] = {
     {"config.loss", "ctc", CHOICE, FIELD(loss), 0, 0, {"ctc", "lf-mmi"}},
-    {"config.units", NULL, CHOICE, FIELD(characters), 0, 0, {"words", "characters"}},
+    {"config.units",
+     NULL,
+     CHOICE,
+     FIELD(characters),
+     0,
+     0,
+     {"words", "characters", "subwords"}},
     {"config.bands", NULL, WHOLE, FIELD(features.bands), 1, 200, {0}},
     {"config.rate", "16000", WHOLE, FIELD(features.rate), 0, 16000, {0}},
     {"config.normalise",

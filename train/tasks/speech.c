@@ -11,7 +11,7 @@
 
 static const char *const losses[] = {"ctc", "lf-mmi", NULL};
 static const char *const topologies[] = {"chain", "one", "blank", NULL};
-static const char *const units[] = {"words", "characters", NULL};
+static const char *const units[] = {"words", "characters", "subwords", "auto", NULL};
 static const char *const normalisations[] = {"speaker", "utterance", "none", NULL};
 static const char *const truths[] = {"false", "true", NULL};
 
@@ -44,7 +44,8 @@ static const shoal_field fields[] =
       .type = SHOAL_FIELD_TEXT,
       PLACE(labels),
       .about = "file of transcripts in the data folders"},
-     CHOICE(units, units, "of the transcripts"),
+     CHOICE(units, units, "of the transcripts; auto: characters of text, else words"),
+     INTEGER(pieces, 2, 1 << 20, "subwords: how many at most, letters included"),
      {.name = "data",
       .type = SHOAL_FIELD_TEXT,
       PLACE(train.data),
@@ -137,6 +138,8 @@ static int defaults(void *user, const char *preset, void *whole) {
     train.validate_every = 400;
     *config = (shoal_speech_train_config){.train = train,
                                           .labels = "text",
+                                          .units = SHOAL_UNITS_AUTO,
+                                          .pieces = 500,
                                           .bands = 40,
                                           .hop = 4,
                                           .context = 12,
@@ -193,7 +196,7 @@ static shoal_status open_words(const shoal_task_opening *opening,
                                shoal_speech_train_config *config, speech_data *data,
                                const char *train, const char *dev) {
     shoal_context *context = opening->context;
-    if (!config->lexicon || config->units != 0)
+    if (!config->lexicon || config->units != SHOAL_UNITS_WORDS)
         return sh_fail(context, SHOAL_BAD_FILE,
                        "lf-mmi needs transcripts of words, and --lexicon FILE with their "
                        "phones");
@@ -210,6 +213,16 @@ static shoal_status open_words(const shoal_task_opening *opening,
     return status == SHOAL_OK ? of_dev : sh_fail(context, status, "%s", message);
 }
 
+/* Transcripts that nobody said anything about: those of `text` are words, most of which a
+   dev part has for the first time; another file has units already. */
+static void choose_units(shoal_speech_train_config *config) {
+    if (config->units == SHOAL_UNITS_AUTO)
+        config->units = config->loss == SHOAL_SPEECH_CTC &&
+                                strcmp(config->labels, "text") == 0
+                            ? SHOAL_UNITS_CHARACTERS
+                            : SHOAL_UNITS_WORDS;
+}
+
 /* The dev part has the units of the train part. */
 static shoal_status open_parts(const shoal_task_opening *opening,
                                shoal_speech_train_config *config, speech_data *data) {
@@ -219,8 +232,10 @@ static shoal_status open_parts(const shoal_task_opening *opening,
         return sh_fail(opening->context, SHOAL_BAD_FILE,
                        "speech needs a data folder with the parts train and dev: shoal "
                        "train speech DATA");
+    choose_units(config);
     if (config->loss == SHOAL_SPEECH_LFMMI)
         return open_words(opening, config, data, train, dev);
+    TRY(sh_speech_check_units(opening, train, dev, config));
     TRY(sh_speech_open(opening, train, config, true, NULL, 0, &data->train));
     config->rate = data->train.info.rate;
     return sh_speech_open_alike(opening, dev, config, &data->train, &data->dev);
@@ -344,6 +359,7 @@ shoal_status shoal_speech_check(shoal_context *context,
     char train[SH_PATH], path[SH_PATH];
     shoal_speech_train_config own = *config;
     speech_set first = {0}, set = {0};
+    choose_units(&own);
     TRY(sh_path(context, train, config->folder, "train"));
     TRY(sh_path(context, path, config->folder, part));
     shoal_status status = sh_speech_open(&opening, train, &own, false, NULL, 0, &first);

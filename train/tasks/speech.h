@@ -59,6 +59,11 @@ shoal_status sh_speech_open(const shoal_task_opening *opening, const char *folde
 shoal_status sh_speech_open_alike(const shoal_task_opening *opening, const char *folder,
                                   const shoal_speech_train_config *config,
                                   const speech_set *first, speech_set *set);
+/* Whether the transcripts of dev have units that those of train have, before hours of
+   sound are read. */
+shoal_status sh_speech_check_units(const shoal_task_opening *opening, const char *train,
+                                   const char *dev,
+                                   const shoal_speech_train_config *config);
 void sh_speech_close(speech_set *set);
 
 /* Plans the epoch's batches; shuffled for training, else in the folder's order. */

@@ -25,6 +25,7 @@ typedef struct {
     const shoal_task_opening *opening;
     const char *folder;
     int64_t bad;
+    bool quiet; /* they are counted, not named */
 } reading;
 
 static int show_progress(void *user, int64_t done, int64_t all) {
@@ -41,7 +42,7 @@ static int show_progress(void *user, int64_t done, int64_t all) {
 
 static void show_bad(void *user, const char *id, const char *reason) {
     reading *at = user;
-    if (at->bad++ < SHOWN_BAD)
+    if (at->bad++ < SHOWN_BAD && !at->quiet)
         sh_warn(at->opening->callbacks, "%s: %s: %s", at->folder, id, reason);
 }
 
@@ -83,6 +84,7 @@ static shoal_status open_speed(reading *at, const shoal_speech_train_config *con
     TRY(sh_speech_cache(context, config->cache, cache));
     const shoal_corpus_options options = {.labels = config->labels,
                                           .characters = config->units,
+                                          .pieces = config->pieces,
                                           .skip_bad = config->skip_bad,
                                           .normalise = config->normalise,
                                           .speed = set->speed[speed],
@@ -131,7 +133,7 @@ shoal_status sh_speech_open(const shoal_task_opening *opening, const char *folde
                             const shoal_speech_train_config *config, bool all_speeds,
                             const char *const *units, int64_t unit_count,
                             speech_set *set) {
-    reading at = {opening, folder, 0};
+    reading at = {.opening = opening, .folder = folder};
     *set = (speech_set){.config = config,
                         .features = {.bands = config->bands,
                                      .rate = config->rate,
@@ -181,6 +183,46 @@ shoal_status sh_speech_open_alike(const shoal_task_opening *opening, const char 
         sh_speech_open(opening, folder, config, false, units, count, set);
     sh_pool_free(&memory);
     return status;
+}
+
+shoal_status sh_speech_check_units(const shoal_task_opening *opening, const char *train,
+                                   const char *dev,
+                                   const shoal_speech_train_config *config) {
+    static const char *const names[] = {"words", "characters", "subwords"};
+    shoal_context *context = opening->context;
+    reading at = {.opening = opening, .folder = dev, .quiet = config->skip_bad != 0};
+    pool memory = {.context = context};
+    shoal_corpus *first, *second = NULL;
+    shoal_corpus_options options = {.labels = config->labels,
+                                    .characters = config->units,
+                                    .pieces = config->pieces,
+                                    .skip_bad = 1,
+                                    .cache = "",
+                                    .labels_only = 1};
+    if (shoal_corpus_open(context, train, &options, &first) != SHOAL_OK)
+        return SHOAL_OK; /* opening it says why */
+    options.unit_count = shoal_corpus_describe(first).units;
+    const char **units = sh_pool_take(&memory, options.unit_count + 1, sizeof *units);
+    for (int64_t i = 0; units && i < options.unit_count; i++)
+        units[i] = shoal_corpus_unit(first, i + 1);
+    options.units = units;
+    options.skip_bad = config->skip_bad;
+    options.bad = show_bad;
+    options.user = &at;
+    shoal_status status = units ? shoal_corpus_open(context, dev, &options, &second)
+                                : SHOAL_NO_MEMORY;
+    if (status != SHOAL_OK && at.bad) {
+        char message[sizeof context->message];
+        memcpy(message, context->message, sizeof message);
+        status = sh_fail(context, SHOAL_BAD_FILE,
+                         "%.300s; the units are the %s of train/%s: --units and --labels "
+                         "choose others, and --skip-bad leaves such utterances out",
+                         message, names[config->units], config->labels);
+    }
+    shoal_corpus_close(first);
+    shoal_corpus_close(second);
+    sh_pool_free(&memory);
+    return status == SHOAL_INVALID ? SHOAL_BAD_FILE : status;
 }
 
 void sh_speech_close(speech_set *set) {
