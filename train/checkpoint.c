@@ -153,32 +153,6 @@ shoal_status shoal_run_config(shoal_context *context, const shoal_train_task *ta
 
 /* ---- Going on ---------------------------------------------------------------------- */
 
-/* The first field that differs is named. */
-static shoal_status compare_config(const shoal_trainer *self, const char *path,
-                                   const shoal_train_config *before) {
-    char mine[SHOAL_VALUE_SIZE], theirs[SHOAL_VALUE_SIZE];
-    const int64_t last = before->decay_steps, steps = self->config->steps;
-    const shoal_field *field;
-    for (int i = 0; (field = shoal_task_field(self->task, i)); i++) {
-        sh_field_print(self->task, self->config, field, mine, sizeof mine);
-        sh_field_print(self->task, before, field, theirs, sizeof theirs);
-        if (strcmp(mine, theirs) != 0 && strcmp(field->name, "steps") != 0)
-            return sh_fail(self->context, SHOAL_INVALID,
-                           "%s: the checkpoint has %s = %s, and this training has %s",
-                           path, field->name, theirs, mine);
-    }
-    /* Steps beyond those that the fall of the rate was planned for would have a rate of
-       0. */
-    return last == 0 || steps <= last || steps <= before->steps
-               ? SHOAL_OK
-               : sh_fail(self->context, SHOAL_INVALID,
-                         "%s: its learning rate falls to nothing at step %" PRId64
-                         ", and steps beyond would teach nothing; begin another training "
-                         "with --from and this file, or one that has more steps from the "
-                         "beginning",
-                         path, last);
-}
-
 /* Counts are at most 10^12: more than any training counts to, and products with sizes of
    batches fit an int64_t. */
 static shoal_status read_state(const shoal_trainer *self, const char *path,
@@ -201,11 +175,30 @@ static shoal_status read_state(const shoal_trainer *self, const char *path,
     return SHOAL_OK;
 }
 
+/* Of a configuration that differs the first field is named. */
 static shoal_status resume(shoal_trainer *self, const char *path,
                            const shoal_checkpoint *file, shoal_train_config *before) {
+    char mine[SHOAL_VALUE_SIZE], theirs[SHOAL_VALUE_SIZE];
+    const int64_t steps = self->config->steps;
     shoal_train_state state = {0};
+    const shoal_field *field;
     TRY(read_config(self->context, self->task, path, file, before));
-    TRY(compare_config(self, path, before));
+    for (int i = 0; (field = shoal_task_field(self->task, i)); i++) {
+        sh_field_print(self->task, self->config, field, mine, sizeof mine);
+        sh_field_print(self->task, before, field, theirs, sizeof theirs);
+        if (strcmp(mine, theirs) != 0 && strcmp(field->name, "steps") != 0)
+            return sh_fail(self->context, SHOAL_INVALID,
+                           "%s: the checkpoint has %s = %s, and this training has %s",
+                           path, field->name, theirs, mine);
+    }
+    /* Steps beyond those that the fall of the rate was planned for would have rate 0. */
+    if (before->decay_steps && steps > before->decay_steps && steps > before->steps)
+        return sh_fail(self->context, SHOAL_INVALID,
+                       "%s: its learning rate falls to nothing at step %" PRId64
+                       ", and steps beyond would teach nothing; begin another training "
+                       "with --from and this file, or one that has more steps from the "
+                       "beginning",
+                       path, before->decay_steps);
     TRY(read_state(self, path, file, &state));
     TRY(shoal_checkpoint_load(file, self->model, self->optimizer, &self->schedule));
     self->state = state;

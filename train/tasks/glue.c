@@ -120,48 +120,44 @@ static bool take_label(tsv_file *f, const char *text, float *label) {
 }
 
 /* f->wrong says why a row cannot be used. */
-static shoal_status take_row(tsv_file *f, text_set *set) {
+static shoal_status take_line(tsv_file *f, char *line, text_set *set) {
+    const glue_task *task = f->task;
     const text_reader *reader = f->reader;
     float label;
     shoal_tokens tokens;
-    if (f->wanted ? f->count != f->wanted : f->count < f->task->fields) {
-        snprintf(f->wrong, sizeof f->wrong, "it has %d columns; it should have %d",
-                 f->count, f->wanted ? f->wanted : f->task->fields);
-        return SHOAL_OK;
-    }
-    if (!take_label(f, f->fields[f->places[2]], &label))
-        return SHOAL_OK;
-    const shoal_text text = {.text = f->fields[f->places[0]],
-                             .size = -1,
-                             .pair = f->task->columns[1] ? f->fields[f->places[1]] : NULL,
-                             .pair_size = -1,
-                             .most = reader->max_length};
-    const shoal_status status = shoal_tokenizer_encode(reader->tokenizer, &text, &tokens);
-    if (status == SHOAL_OK || status == SHOAL_NO_MEMORY)
-        return status == SHOAL_OK
-                   ? sh_text_set_add(reader->context, set, tokens.count, tokens.ids,
-                                     tokens.types, NULL, label, NULL, 0)
-                   : status;
-    snprintf(f->wrong, sizeof f->wrong, "%s", shoal_context_message(reader->context));
-    return SHOAL_OK;
-}
-
-static shoal_status take_line(tsv_file *f, char *line, text_set *set) {
-    const glue_task *task = f->task;
     f->count = 0;
     for (char *at = line; at && f->count < FIELDS_MOST;)
         f->fields[f->count++] = strsep(&at, "\t");
     if (f->line == 1 && take_header(f))
         return SHOAL_OK;
     if (!f->wanted && !task->fields)
-        return sh_fail(f->reader->context, SHOAL_BAD_FILE,
+        return sh_fail(reader->context, SHOAL_BAD_FILE,
                        "%s: line 1: %s needs a header with the columns %s%s%s and %s",
                        f->path, task->name, task->columns[0],
                        task->columns[1] ? ", " : "",
                        task->columns[1] ? task->columns[1] : "", task->columns[2]);
     /* Of a file that is both parts every tenth row is dev's. */
     const bool last = f->rows++ % SHARED_DEV == SHARED_DEV - 1;
-    return !f->shared || last == f->dev ? take_row(f, set) : SHOAL_OK;
+    if (f->shared && last != f->dev)
+        return SHOAL_OK;
+    if (f->wanted ? f->count != f->wanted : f->count < task->fields) {
+        snprintf(f->wrong, sizeof f->wrong, "it has %d columns; it should have %d",
+                 f->count, f->wanted ? f->wanted : task->fields);
+        return SHOAL_OK;
+    }
+    if (!take_label(f, f->fields[f->places[2]], &label))
+        return SHOAL_OK;
+    const shoal_text text = {.text = f->fields[f->places[0]],
+                             .size = -1,
+                             .pair = task->columns[1] ? f->fields[f->places[1]] : NULL,
+                             .pair_size = -1,
+                             .most = reader->max_length};
+    const shoal_status status = shoal_tokenizer_encode(reader->tokenizer, &text, &tokens);
+    if (status == SHOAL_OK)
+        return sh_text_set_add(reader->context, set, tokens.count, tokens.ids,
+                               tokens.types, NULL, label, NULL, 0);
+    snprintf(f->wrong, sizeof f->wrong, "%s", shoal_context_message(reader->context));
+    return status == SHOAL_NO_MEMORY ? status : SHOAL_OK;
 }
 
 static shoal_status read_part(tsv_file *f, text_set *set) {

@@ -310,20 +310,6 @@ static int compare_items(const void *a, const void *b, void *shared) {
     return x != y ? (x < y ? -1 : 1) : first->first < second->first ? -1 : 1;
 }
 
-/* Sequences of about the same length come together: sorted by length with a tenth of
-   chance. */
-static void sort_items(speech_set *set) {
-    for (int64_t i = 0; i < set->item_count; i++) {
-        const speech_item *item = &set->items[i];
-        const uint64_t bits =
-            shoal_random(set->config->train.seed, STREAM_LENGTH, number_of(set, i));
-        const double chance = (double)(bits >> 11) * 0x1p-53;
-        set->keys[set->members[item->first]] =
-            (uint64_t)((double)item->frames * (1 + 0.1 * chance) * 1024);
-    }
-    qsort_r(set->items, (size_t)set->item_count, sizeof *set->items, compare_items, set);
-}
-
 bool sh_speech_plan(speech_set *set, int64_t epoch, bool shuffled) {
     if (set->epoch == epoch)
         return true;
@@ -331,8 +317,19 @@ bool sh_speech_plan(speech_set *set, int64_t epoch, bool shuffled) {
     set->epoch = epoch;
     set->join = apart ? 0 : (double)set->config->join;
     make_items(set, shuffled);
+    /* Sequences of about the same length come together: sorted by length with a tenth of
+       chance. */
+    for (int64_t i = 0; shuffled && i < set->item_count; i++) {
+        const speech_item *item = &set->items[i];
+        const uint64_t bits =
+            shoal_random(set->config->train.seed, STREAM_LENGTH, number_of(set, i));
+        const double chance = (double)(bits >> 11) * 0x1p-53;
+        set->keys[set->members[item->first]] =
+            (uint64_t)((double)item->frames * (1 + 0.1 * chance) * 1024);
+    }
     if (shuffled)
-        sort_items(set);
+        qsort_r(set->items, (size_t)set->item_count, sizeof *set->items, compare_items,
+                set);
     set->batch_count = 0;
     for (int64_t i = 0, frames = 0, count = 0; i < set->item_count; i++) {
         frames += set->items[i].frames;
