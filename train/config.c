@@ -2,7 +2,7 @@
    checkpoints read and write them. */
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
+#include <jansson.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
@@ -327,17 +327,6 @@ shoal_status shoal_config_set(shoal_context *context, const shoal_train_task *ta
 }
 
 /* ---- To text ----------------------------------------------------------------------- */
-
-const char *sh_real_text(char text[32], double value, bool is_float) {
-    if (!isfinite(value))
-        return "null";
-    for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, 32, "%.*g", digits, value);
-        if (is_float ? strtof(text, NULL) == (float)value : strtod(text, NULL) == value)
-            break;
-    }
-    return text;
-}
 
 size_t sh_field_print(const shoal_train_task *task, const void *config,
                       const shoal_field *field, char *text, size_t size) {

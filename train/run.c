@@ -50,6 +50,17 @@ typedef struct {
     char path[SH_PATH];
 } train_log;
 
+const char *sh_real_text(char text[32], double value, bool is_float) {
+    if (!isfinite(value))
+        return "null";
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, 32, "%.*g", digits, value);
+        if (is_float ? strtof(text, NULL) == (float)value : strtod(text, NULL) == value)
+            break;
+    }
+    return text;
+}
+
 /* What only some lines have: utterances that could not be aligned or came out as no
    number; what the accuracy is of a text. */
 enum { MORE = 160 };

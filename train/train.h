@@ -10,7 +10,8 @@
 /* A copy of the configuration in the task's own size, of the context's memory. */
 shoal_status sh_config_copy(shoal_context *context, const shoal_train_task *task,
                             const void *config, shoal_train_config **copy);
-/* The shortest decimal that reads back to the same number; NaN and infinities: "null". */
+/* The shortest decimal that reads back to the same number; NaN and infinities: "null"
+   (run.c). */
 const char *sh_real_text(char text[32], double value, bool is_float);
 size_t sh_field_print(const shoal_train_task *task, const void *config,
                       const shoal_field *field, char *text, size_t size);

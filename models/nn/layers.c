@@ -7,7 +7,6 @@
 
 #include "base/random.h"
 #include "kernels/half.h"
-#include "shoal_models.h"
 
 /* Rows that one task works on. */
 enum { ROW_BLOCK = 64 };
@@ -432,19 +431,4 @@ void sh_conv_backward(const shoal_context *context, const conv1d *layer, int64_t
     if (dx)
         sh_team_run(sh_team_of(context), ceil_divide(length, TIME_BLOCK), conv_back_task,
                     &c);
-}
-
-/* ---- Random numbers of callers, in streams apart from dropout's -------------------- */
-
-uint64_t shoal_random(uint64_t seed, uint32_t stream, uint64_t counter) {
-    return sh_random_bits(seed, STREAM_CALLER + stream, counter);
-}
-
-uint64_t shoal_random_below(uint64_t seed, uint32_t stream, uint64_t counter,
-                            uint64_t bound) {
-    return sh_random_below(seed, STREAM_CALLER + stream, counter, bound);
-}
-
-uint64_t shoal_random_mix(uint64_t x) {
-    return random_mix(x);
 }

@@ -41,10 +41,6 @@ void sh_note(const shoal_task_opening *opening, const char *format, ...) {
         sh_warn(opening->callbacks, "%s", text);
 }
 
-bool sh_cancelled(const shoal_train_callbacks *callbacks) {
-    return callbacks->cancelled && callbacks->cancelled(callbacks->user);
-}
-
 void shoal_share_split(shoal_share share, int64_t things, int64_t *first, int64_t *own) {
     *first = things * share.index / share.count;
     *own = things * (share.index + 1) / share.count - *first;
@@ -137,15 +133,6 @@ shoal_status sh_pool_resize(pool *from, void *array, int64_t kept, int64_t wante
         memcpy(made, old, (size_t)kept * size);
     drop(from, old);
     memcpy(array, &made, sizeof made);
-    return SHOAL_OK;
-}
-
-shoal_status sh_pool_grow(pool *from, void *array, int64_t *room, int64_t wanted,
-                          size_t size) {
-    if (wanted <= *room)
-        return SHOAL_OK;
-    TRY(sh_pool_resize(from, array, *room, wanted, size));
-    *room = wanted;
     return SHOAL_OK;
 }
 

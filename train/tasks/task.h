@@ -17,7 +17,9 @@ void sh_warn(const shoal_train_callbacks *callbacks, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 void sh_note(const shoal_task_opening *opening, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-bool sh_cancelled(const shoal_train_callbacks *callbacks);
+static inline bool sh_cancelled(const shoal_train_callbacks *callbacks) {
+    return callbacks->cancelled && callbacks->cancelled(callbacks->user);
+}
 
 /* FOLDER/NAME; refused where it is too long. */
 shoal_status sh_path(shoal_context *context, char path[SH_PATH], const char *folder,
@@ -40,8 +42,14 @@ void *sh_pool_take(pool *from, int64_t count, size_t size);
 shoal_status sh_pool_resize(pool *from, void *array, int64_t kept, int64_t wanted,
                             size_t size);
 /* The same where *room, the elements that it has, are fewer. */
-shoal_status sh_pool_grow(pool *from, void *array, int64_t *room, int64_t wanted,
-                          size_t size);
+static inline shoal_status sh_pool_grow(pool *from, void *array, int64_t *room,
+                                        int64_t wanted, size_t size) {
+    if (wanted <= *room)
+        return SHOAL_OK;
+    TRY(sh_pool_resize(from, array, *room, wanted, size));
+    *room = wanted;
+    return SHOAL_OK;
+}
 void sh_pool_free(pool *from);
 
 extern const shoal_train_task sh_copy_task, sh_speech_task, sh_glue_task, sh_squad_task;
