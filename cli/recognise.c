@@ -117,8 +117,9 @@ static void show(recognise_job *job, const char *path, const shoal_recognition *
         printf("%s:%s", path, letters ? " " : "");
         for (int64_t i = 0; i < heard->count; i++) {
             const char *unit = heard->units[i].text;
+            const bool begins = *unit == '_'; /* a word, or the space before it */
             if (letters)
-                fputs(strcmp(unit, "_") == 0 ? " " : unit, stdout);
+                printf("%s%s", begins && (i > 0 || !unit[1]) ? " " : "", unit + begins);
             else
                 printf(" %s", unit);
         }

@@ -321,7 +321,9 @@ static const option_row rows[] = {
      "speech, lf-mmi: the words' phones, as Kaldi or CMUdict keep them;\n"
      "several with commas between",
      SETS_TEXT(train_job, lexicon)},
-    {"units", 0, "NAME", "speech: words or characters of that file (default: words)",
+    {"units", 0, "NAME",
+     "speech: words, characters or subwords of that file (default: auto,\n"
+     "characters of text, words of another file and with lf-mmi)",
      TAKEN_BY(take_field)},
     {"preset", 0, "NAME",
      "speech: default, what learns from hours of speech on two cores;\n"

@@ -149,7 +149,7 @@ if(TARGET shoal_models)
         shoal_library(train ON shoal_speech SOURCES ${train_sources}
             NEEDS jansson utf8proc DEFINITIONS SHOAL_HAVE_SPEECH)
     else()
-        list(FILTER train_sources EXCLUDE REGEX "speech|evaluate_words")
+        list(FILTER train_sources EXCLUDE REGEX "speech")
         shoal_library(train ON shoal_models SOURCES ${train_sources}
             NEEDS jansson utf8proc)
     endif()

@@ -312,8 +312,9 @@ typedef enum {
 
 typedef struct {
     const char *labels; /* the file of transcripts; NULL: "text" */
-    int32_t characters; /* nonzero: units are the letters, and "_" between words, which no
-                           transcript may have; else the words of the file */
+    int32_t characters; /* 1: units are the letters, and "_" between words, which no
+                           transcript may have; 2: subwords, "_" where a word begins; 0:
+                           the words of the file */
     int32_t skip_bad;   /* nonzero: utterances that cannot be used are left out */
     int32_t normalise;  /* a shoal_normalise: of mean and variance, per band */
     double speed;       /* the sound is played so many times as fast, 0.5 to 2; 0: 1 */
@@ -327,6 +328,9 @@ typedef struct {
     /* Called for each utterance that cannot be used. May be NULL. */
     void (*bad)(void *user, const char *id, const char *reason);
     void *user;
+    int32_t labels_only; /* nonzero: units and labels are found, and no recording is read:
+                            of such a corpus there are its units */
+    int64_t pieces;      /* subwords that are learned where units is NULL; 0: 500 */
 } shoal_corpus_options;
 
 /* Refused where an utterance cannot be used, unless they are to be skipped: all are
@@ -674,7 +678,7 @@ typedef struct {
     int64_t step;                   /* of the training */
     shoal_recogniser_loss loss;     /* it was trained with */
     shoal_topology topology;        /* of its outputs */
-    int32_t characters;             /* nonzero: units are letters, "_" between words */
+    int32_t characters;             /* as in shoal_corpus_options */
     int64_t units;                  /* of LF-MMI the phones, the silence the last */
     int64_t outputs;                /* of a step */
     shoal_features_config features; /* that it hears */

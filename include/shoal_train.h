@@ -107,12 +107,22 @@ typedef struct {
 
 typedef enum { SHOAL_SPEECH_CTC, SHOAL_SPEECH_LFMMI } shoal_speech_loss;
 
+/* What a recogniser spells. Opening the data makes one of the others of SHOAL_UNITS_AUTO:
+   characters of the file `text` by CTC, and words of any other file, such as phones, and
+   by LF-MMI. */
+typedef enum {
+    SHOAL_UNITS_WORDS,
+    SHOAL_UNITS_CHARACTERS,
+    SHOAL_UNITS_SUBWORDS, /* frequent parts of words, learned from the train part */
+    SHOAL_UNITS_AUTO
+} shoal_units;
+
 /* speech: a recogniser. The data folder has the folders train and dev, each as Kaldi
    keeps its data (docs/train.md). */
 typedef struct {
     shoal_train_config train;
     int32_t loss;                 /* a shoal_speech_loss */
-    int32_t units;                /* 0: words of the transcripts, 1: characters */
+    int32_t units;                /* a shoal_units (default: SHOAL_UNITS_AUTO) */
     char labels[SHOAL_TEXT_SIZE]; /* the file of transcripts */
     int64_t bands, rate;  /* of features; samples per second, 0: as the train part has */
     int32_t normalise;    /* a shoal_normalise (shoal_speech.h) */
@@ -134,6 +144,7 @@ typedef struct {
                             folder of caches */
     const char *lexicon; /* LF-MMI: files with commas between */
     int32_t skip_bad;    /* leave out utterances that cannot be used */
+    int64_t pieces;      /* subwords: how many at most */
 } shoal_speech_train_config;
 
 /* glue: a task of GLUE. */
@@ -389,6 +400,11 @@ SHOAL_API shoal_status shoal_run_task(shoal_context *context, const char *path,
 SHOAL_API shoal_status shoal_run_config(shoal_context *context,
                                         const shoal_train_task *task, const char *path,
                                         void *config);
+
+/* Writes the log of a run (its folder, or the file) for other tools: a table of all steps
+   where path ends with .csv, events for TensorBoard where its name has "tfevents". */
+SHOAL_API shoal_status shoal_run_export(shoal_context *context, const char *run,
+                                        const char *path);
 
 /* Reads another part of a data folder than train and dev ("test"), to find what is wrong
    with it before hours of training: recordings and transcripts, whose units by CTC must

@@ -14,7 +14,10 @@ typedef struct {
     const char *picture;
 } plot_job;
 
-static const option_row rows[] = {{"output", 'o', "FILE", "the picture (.svg or .png)",
+static const option_row rows[] = {{"output", 'o', "FILE",
+                                   "the picture (.svg or .png); or of one log its table "
+                                   "(.csv), or events\n"
+                                   "for TensorBoard (a name with tfevents in it)",
                                    SETS_TEXT(plot_job, picture)},
                                   HELP_ROW,
                                   {0}};
@@ -58,6 +61,13 @@ static plot_series series_of(const log_curves *log, curve_name name, int colour,
                          .dashed = validation};
 }
 
+/* A table or events, which other tools read, in place of a picture. */
+static bool is_export(const char *path) {
+    const size_t length = strlen(path);
+    return strstr(path, "tfevents") ||
+           (length > 4 && strcmp(path + length - 4, ".csv") == 0);
+}
+
 int plot_command(int count, char **arguments) {
     plot_job job = {0};
     char file[4096];
@@ -75,6 +85,12 @@ int plot_command(int count, char **arguments) {
         die_of_usage(count ? "more than 7 logs" : "no log was given");
     if (!job.picture)
         die_of_usage("no picture was named");
+    if (count == 1 && is_export(job.picture)) {
+        plan_output(job.picture);
+        demand(shoal_run_export(begin_context(1, NULL), arguments[0], job.picture),
+               EXIT_BAD_INPUT);
+        return EXIT_OK;
+    }
     if (plot_obstacle(job.picture))
         die(EXIT_USAGE, "%s", plot_obstacle(job.picture));
     plan_output(job.picture);

@@ -265,6 +265,13 @@ static void keep_tested(repro_job *job, repro_cell *cell) {
         close(lock);
 }
 
+/* Fields that the data decides unless they are given. */
+static bool is_found(const repro_cell *cell, const char *field) {
+    return (strcmp(field, "rate") == 0 || strcmp(field, "units") == 0 ||
+            strcmp(field, "pieces") == 0) &&
+           !json_object_get(cell->given, field);
+}
+
 /* A result is of the same settings, but for those that say how long it was trained; some
    experiments know only the settings that were given, the model or the data the rest. */
 static void check_result(const repro_job *job, const repro_cell *cell) {
@@ -280,9 +287,8 @@ static void check_result(const repro_job *job, const repro_cell *cell) {
                     : json_equal(value, old))
             continue;
         if (strcmp(field, "steps") == 0 || strcmp(field, "decay_steps") == 0 ||
-            strcmp(field, "data") == 0 ||
-            ((given || strcmp(field, "rate") == 0) &&
-             !json_object_get(cell->given, field)))
+            strcmp(field, "data") == 0 || is_found(cell, field) ||
+            (given && !json_object_get(cell->given, field)))
             continue;
         const char *what = strcmp(field, "attention") == 0 ? "the attention" : field;
         char *was = json_dumps(old, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9));
@@ -343,7 +349,8 @@ static bool train(repro_job *job, repro_cell *cell, bool endless, bool minutes,
                       .limit = minutes ? repro_budget(job, cell) : 0,
                       .config = cell->config};
     for (int i = 0; i < 128 && (field = shoal_task_field(cell->task, i)); i++) {
-        if (given && !json_object_get(cell->given, field->name))
+        if (is_found(cell, field->name) ||
+            (given && !json_object_get(cell->given, field->name)))
             continue;
         char *text = texts[options.setting_count];
         shoal_config_get(cell->task, &cell->config, field->name, text, SHOAL_VALUE_SIZE);

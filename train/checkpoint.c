@@ -96,24 +96,6 @@ static shoal_status read_config(shoal_context *context, const shoal_train_task *
     return SHOAL_OK;
 }
 
-/* Whether the weights are those of the configuration, before a model of that size is
-   made; sizes that follow from data which is not here are the file's. */
-static shoal_status check_fits(const shoal_checkpoint *file,
-                               const shoal_model_config *model) {
-    shoal_model_config own, whole = *model;
-    uint64_t seed;
-    TRY(shoal_checkpoint_config(file, &own, &seed));
-    if (own.form != SHOAL_PLAIN) {
-        whole = own;
-        whole.attention = model->attention;
-    }
-    whole.vocabulary = own.vocabulary;
-    whole.features = own.features;
-    whole.outputs = own.outputs;
-    whole.max_length = own.max_length;
-    return shoal_checkpoint_fits(file, &whole);
-}
-
 shoal_status shoal_run_task(shoal_context *context, const char *path,
                             char name[SHOAL_TEXT_SIZE]) {
     char found[SH_PATH];
@@ -131,19 +113,34 @@ shoal_status shoal_run_task(shoal_context *context, const char *path,
     return status;
 }
 
+/* The configuration of the file, whose weights must be those of it, before a model of
+   that size is made; sizes that follow from data which is not here are the file's. */
+static shoal_status open_config(shoal_context *context, const shoal_train_task *task,
+                                const char *path, const shoal_checkpoint *file,
+                                shoal_train_config *whole) {
+    shoal_model_config own, model;
+    uint64_t seed;
+    TRY(read_config(context, task, path, file, whole));
+    TRY(shoal_checkpoint_config(file, &own, &seed));
+    model = own.form == SHOAL_PLAIN ? whole->model : own;
+    model.attention = whole->model.attention;
+    model.vocabulary = own.vocabulary;
+    model.features = own.features;
+    model.outputs = own.outputs;
+    model.max_length = own.max_length;
+    return shoal_checkpoint_fits(file, &model);
+}
+
 shoal_status shoal_run_config(shoal_context *context, const shoal_train_task *task,
                               const char *path, void *config) {
     char found[SH_PATH];
     shoal_checkpoint *file;
     shoal_train_config *given = config, *whole;
+    TRY(sh_find_weights(context, path, found));
     TRY(sh_config_copy(context, task, config, &whole));
-    shoal_status status = sh_find_weights(context, path, found);
-    if (status == SHOAL_OK)
-        status = shoal_checkpoint_open(context, found, &file);
+    shoal_status status = shoal_checkpoint_open(context, found, &file);
     if (status == SHOAL_OK) {
-        status = read_config(context, task, found, file, whole);
-        if (status == SHOAL_OK)
-            status = check_fits(file, &whole->model);
+        status = open_config(context, task, found, file, whole);
         shoal_checkpoint_close(file);
     }
     if (status == SHOAL_OK) {
@@ -156,86 +153,69 @@ shoal_status shoal_run_config(shoal_context *context, const shoal_train_task *ta
 
 /* ---- Going on ---------------------------------------------------------------------- */
 
-/* More steps than the fall of the rate was planned for would be taken at a rate of 0. */
-static shoal_status check_fall(const shoal_trainer *self, const char *path,
-                               const shoal_train_config *before) {
-    const int64_t last = before->decay_steps, steps = self->config->steps;
-    if (last == 0 || steps <= last || steps <= before->steps)
-        return SHOAL_OK;
-    return sh_fail(self->context, SHOAL_INVALID,
-                   "%s: its learning rate falls to nothing at step %" PRId64
-                   ", and steps beyond would teach nothing; begin another training with "
-                   "--from and this file, or one that has more steps from the beginning",
-                   path, last);
-}
-
-/* The first field that differs is named. */
-static shoal_status compare_config(const shoal_trainer *self, const char *path,
-                                   const shoal_checkpoint *file) {
-    char mine[SHOAL_VALUE_SIZE], theirs[SHOAL_VALUE_SIZE];
-    const shoal_train_task *task = self->task;
-    const shoal_field *field;
-    shoal_train_config *before;
-    shoal_status status = sh_config_copy(self->context, task, self->config, &before);
-    if (status == SHOAL_OK)
-        status = read_config(self->context, task, path, file, before);
-    for (int i = 0; status == SHOAL_OK && (field = shoal_task_field(task, i)); i++) {
-        sh_field_print(task, self->config, field, mine, sizeof mine);
-        sh_field_print(task, before, field, theirs, sizeof theirs);
-        if (strcmp(mine, theirs) != 0 && strcmp(field->name, "steps") != 0)
-            status = sh_fail(self->context, SHOAL_INVALID,
-                             "%s: the checkpoint has %s = %s, and this training has %s",
-                             path, field->name, theirs, mine);
-    }
-    if (status == SHOAL_OK)
-        status = check_fall(self, path, before);
-    sh_release(self->context, before);
-    return status;
-}
-
 /* Counts are at most 10^12: more than any training counts to, and products with sizes of
    batches fit an int64_t. */
-static bool read_number(const char *text, number_type type, void *place) {
-    char *rest;
-    if (type == COUNT) {
-        const long long value = strtoll(text, &rest, 10);
-        memcpy(place, &(int64_t){value}, sizeof(int64_t));
-        return rest != text && !*rest && value >= 0 && value <= 1000000000000;
-    }
-    const double value = strtod(text, &rest);
-    memcpy(place, &value, sizeof value);
-    return rest != text && !*rest && value >= 0 && isfinite(value);
-}
-
 static shoal_status read_state(const shoal_trainer *self, const char *path,
                                const shoal_checkpoint *file, shoal_train_state *state) {
     for (int i = 0; i < NUMBERS; i++) {
         const char *text = shoal_checkpoint_note(file, numbers[i].key);
-        if (!has_number(self, i) ||
-            (text &&
-             read_number(text, numbers[i].type, (char *)state + numbers[i].offset)))
+        char *rest = NULL, *place = (char *)state + numbers[i].offset;
+        const bool count = numbers[i].type == COUNT;
+        if (!has_number(self, i))
             continue;
-        return sh_fail(self->context, SHOAL_BAD_FILE,
-                       "%s: %s is %.80s; it must be a number from 0 up", path,
-                       numbers[i].key, text ? text : "missing");
+        const int64_t whole = text && count ? strtoll(text, &rest, 10) : 0;
+        const double real = text && !count ? strtod(text, &rest) : 0;
+        if (!text || rest == text || *rest || whole < 0 || whole > 1000000000000 ||
+            !(real >= 0 && isfinite(real)))
+            return sh_fail(self->context, SHOAL_BAD_FILE,
+                           "%s: %s is %.80s; it must be a number from 0 up", path,
+                           numbers[i].key, text ? text : "missing");
+        memcpy(place, count ? (const void *)&whole : &real, sizeof whole);
     }
+    return SHOAL_OK;
+}
+
+/* Of a configuration that differs the first field is named. */
+static shoal_status resume(shoal_trainer *self, const char *path,
+                           const shoal_checkpoint *file, shoal_train_config *before) {
+    char mine[SHOAL_VALUE_SIZE], theirs[SHOAL_VALUE_SIZE];
+    const int64_t steps = self->config->steps;
+    shoal_train_state state = {0};
+    const shoal_field *field;
+    TRY(read_config(self->context, self->task, path, file, before));
+    for (int i = 0; (field = shoal_task_field(self->task, i)); i++) {
+        sh_field_print(self->task, self->config, field, mine, sizeof mine);
+        sh_field_print(self->task, before, field, theirs, sizeof theirs);
+        if (strcmp(mine, theirs) != 0 && strcmp(field->name, "steps") != 0)
+            return sh_fail(self->context, SHOAL_INVALID,
+                           "%s: the checkpoint has %s = %s, and this training has %s",
+                           path, field->name, theirs, mine);
+    }
+    /* Steps beyond those that the fall of the rate was planned for would have rate 0. */
+    if (before->decay_steps && steps > before->decay_steps && steps > before->steps)
+        return sh_fail(self->context, SHOAL_INVALID,
+                       "%s: its learning rate falls to nothing at step %" PRId64
+                       ", and steps beyond would teach nothing; begin another training "
+                       "with --from and this file, or one that has more steps from the "
+                       "beginning",
+                       path, before->decay_steps);
+    TRY(read_state(self, path, file, &state));
+    TRY(shoal_checkpoint_load(file, self->model, self->optimizer, &self->schedule));
+    self->state = state;
     return SHOAL_OK;
 }
 
 shoal_status shoal_trainer_resume(shoal_trainer *self, const char *path) {
     shoal_checkpoint *file;
-    shoal_train_state state = {0};
+    shoal_train_config *before;
     if (!self)
         return SHOAL_INVALID;
     TRY(shoal_checkpoint_open(self->context, path, &file));
-    shoal_status status = compare_config(self, path, file);
+    shoal_status status =
+        sh_config_copy(self->context, self->task, self->config, &before);
     if (status == SHOAL_OK)
-        status = read_state(self, path, file, &state);
-    if (status == SHOAL_OK)
-        status =
-            shoal_checkpoint_load(file, self->model, self->optimizer, &self->schedule);
-    if (status == SHOAL_OK)
-        self->state = state;
+        status = resume(self, path, file, before);
+    sh_release(self->context, before);
     shoal_checkpoint_close(file);
     return status;
 }

@@ -126,52 +126,44 @@ const shoal_field *shoal_task_field(const shoal_train_task *task, int index) {
     return NULL;
 }
 
-/* Flags are written with '-' where files have '_'. */
-static bool same_name(const char *name, const char *written) {
-    for (; *name; name++, written++)
-        if (*name != (*written == '-' ? '_' : *written))
-            return false;
-    return !*written;
-}
-
 const shoal_field *shoal_task_field_find(const shoal_train_task *task, const char *name) {
     const shoal_field *field;
-    for (int i = 0; name && (field = shoal_task_field(task, i)); i++)
-        if (same_name(field->name, name))
+    for (int i = 0; name && (field = shoal_task_field(task, i)); i++) {
+        size_t k = 0; /* flags are written with '-' where files have '_' */
+        while (field->name[k] && field->name[k] == (name[k] == '-' ? '_' : name[k]))
+            k++;
+        if (!field->name[k] && !name[k])
             return field;
+    }
     return NULL;
 }
 
 /* ---- Defaults ---------------------------------------------------------------------- */
 
-/* The paper's for the masked copy; tasks change what they have otherwise. */
-static shoal_train_config common_defaults(void) {
-    return (shoal_train_config){.model = {.layers = 4,
-                                          .heads = 6,
-                                          .head_dim = 32,
-                                          .feed_forward = 768,
-                                          .norm = SHOAL_NORM_PRE,
-                                          .activation = SHOAL_GELU,
-                                          .positions = SHOAL_SINUSOIDAL},
-                                .optimizer = shoal_optimizer_defaults(),
-                                .learning_rate = 2e-4f,
-                                .clip = 10,
-                                .plateau_patience = 30,
-                                .plateau_factor = 0.5f,
-                                .batch = 32,
-                                .steps = 5000,
-                                .validate_every = 100,
-                                .validate_batches = 5,
-                                .seed = 1};
-}
-
-/* Into a whole configuration of the task. */
+/* Into a whole configuration of the task: the paper's for the masked copy; tasks change
+   what they have otherwise. */
 static shoal_status fill_defaults(shoal_context *context, const shoal_train_task *task,
                                   const char *preset, shoal_train_config *whole) {
     const char *other = preset && strcmp(preset, "default") != 0 ? preset : NULL;
     memset(whole, 0, task->config_size);
-    *whole = common_defaults();
-    whole->size = task->config_size;
+    *whole = (shoal_train_config){.size = task->config_size,
+                                  .model = {.layers = 4,
+                                            .heads = 6,
+                                            .head_dim = 32,
+                                            .feed_forward = 768,
+                                            .norm = SHOAL_NORM_PRE,
+                                            .activation = SHOAL_GELU,
+                                            .positions = SHOAL_SINUSOIDAL},
+                                  .optimizer = shoal_optimizer_defaults(),
+                                  .learning_rate = 2e-4f,
+                                  .clip = 10,
+                                  .plateau_patience = 30,
+                                  .plateau_factor = 0.5f,
+                                  .batch = 32,
+                                  .steps = 5000,
+                                  .validate_every = 100,
+                                  .validate_batches = 5,
+                                  .seed = 1};
     if (task->defaults ? task->defaults(task->user, other, whole) == 0 : !other)
         return SHOAL_OK;
     return sh_fail(
@@ -218,35 +210,39 @@ shoal_status sh_config_copy(shoal_context *context, const shoal_train_task *task
 
 /* ---- From text --------------------------------------------------------------------- */
 
+/* "A, B, C" */
+static void join_name(char names[SHOAL_VALUE_SIZE], const char *name) {
+    const size_t used = strlen(names);
+    snprintf(names + used, SHOAL_VALUE_SIZE - used, "%s%s", used ? ", " : "", name);
+}
+
+/* What a field must be, where a text is none of that. */
+static shoal_status refuse(shoal_context *context, const shoal_field *field,
+                           const char *text, const char *rule) {
+    return sh_fail(context, SHOAL_INVALID, "%s is \"%s\"; it must be %s", field->name,
+                   text, rule);
+}
+
 /* The ends of a real's range are floats, as its values are. */
-static bool in_range(const shoal_field *field, double value) {
+static shoal_status set_number(shoal_context *context, const shoal_field *field,
+                               void *place, const char *text) {
+    char *rest, rule[96];
     const bool real = field->type == SHOAL_FIELD_REAL;
-    return value >= (real ? (double)(float)field->min : field->min) &&
-           value <= (real ? (double)(float)field->max : field->max);
-}
-
-static shoal_status set_integer(shoal_context *context, const shoal_field *field,
-                                void *place, const char *text) {
-    char *rest;
+    const double low = real ? (double)(float)field->min : field->min;
+    const double high = real ? (double)(float)field->max : field->max;
     errno = 0;
-    const long long value = strtoll(text, &rest, 10);
-    if (rest == text || *rest || errno || !in_range(field, (double)value))
-        return sh_fail(context, SHOAL_INVALID,
-                       "%s is \"%s\"; it must be a whole number from %.0f to %.0f",
-                       field->name, text, field->min, field->max);
-    memcpy(place, &(int64_t){value}, sizeof(int64_t));
-    return SHOAL_OK;
-}
-
-static shoal_status set_real(shoal_context *context, const shoal_field *field,
-                             void *place, const char *text) {
-    char *rest;
-    const float value = (float)strtod(text, &rest);
-    if (rest == text || *rest || !in_range(field, (double)value))
-        return sh_fail(context, SHOAL_INVALID,
-                       "%s is \"%s\"; it must be a number from %.9g to %.9g", field->name,
-                       text, field->min, field->max);
-    memcpy(place, &value, sizeof value);
+    const long long whole = real ? 0 : strtoll(text, &rest, 10);
+    const float value = real ? (float)strtod(text, &rest) : 0;
+    const double found = real ? (double)value : (double)whole;
+    snprintf(rule, sizeof rule,
+             real ? "a number from %.9g to %.9g" : "a whole number from %.0f to %.0f",
+             field->min, field->max);
+    if (rest == text || *rest || (!real && errno) || !(found >= low && found <= high))
+        return refuse(context, field, text, rule);
+    if (real)
+        memcpy(place, &value, sizeof value);
+    else
+        memcpy(place, &(int64_t){whole}, sizeof(int64_t));
     return SHOAL_OK;
 }
 
@@ -258,9 +254,7 @@ static shoal_status set_choice(shoal_context *context, const shoal_field *field,
             memcpy(place, &i, sizeof i);
             return SHOAL_OK;
         }
-        const size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
-                 field->choices[i]);
+        join_name(names, field->choices[i]);
     }
     return sh_fail(context, SHOAL_INVALID, "%s is \"%s\"; it must be one of %s",
                    field->name, text, names);
@@ -268,13 +262,12 @@ static shoal_status set_choice(shoal_context *context, const shoal_field *field,
 
 static shoal_status set_seed(shoal_context *context, const shoal_field *field,
                              void *place, const char *text) {
-    char *rest;
+    char *rest, rule[64];
     errno = 0;
     const unsigned long long value = strtoull(text, &rest, 10);
+    snprintf(rule, sizeof rule, "a whole number from 0 to %" PRIu64, UINT64_MAX);
     if (text[0] < '0' || text[0] > '9' || *rest || errno)
-        return sh_fail(context, SHOAL_INVALID,
-                       "%s is \"%s\"; it must be a whole number from 0 to %" PRIu64,
-                       field->name, text, UINT64_MAX);
+        return refuse(context, field, text, rule);
     memcpy(place, &(uint64_t){value}, sizeof(uint64_t));
     return SHOAL_OK;
 }
@@ -285,8 +278,7 @@ static shoal_status set_text(shoal_context *context, const shoal_field *field,
         return sh_fail(context, SHOAL_INVALID, "%s has more than %d bytes", field->name,
                        SHOAL_TEXT_SIZE - 1);
     if (field->valid && !field->valid(text))
-        return sh_fail(context, SHOAL_INVALID, "%s is \"%s\"; it must be %s", field->name,
-                       text, field->rule);
+        return refuse(context, field, text, field->rule);
     snprintf(place, SHOAL_TEXT_SIZE, "%s", text);
     return SHOAL_OK;
 }
@@ -298,11 +290,8 @@ static shoal_status check_name(shoal_context *context, const shoal_train_task *t
         return SHOAL_OK;
     if (shoal_task_find(text))
         return sh_fail(context, SHOAL_INVALID, "task is %s, not %s", task->name, text);
-    for (int i = 0; i < TASKS; i++) {
-        const size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "",
-                 tasks[i]->name);
-    }
+    for (int i = 0; i < TASKS; i++)
+        join_name(names, tasks[i]->name);
     return sh_fail(context, SHOAL_INVALID, "there is no task \"%.40s\"; tasks: %s", text,
                    names);
 }
@@ -312,8 +301,8 @@ static shoal_status set_field(shoal_context *context, const shoal_train_task *ta
     void *place = (char *)config + field->offset;
     switch (field->type) {
     case SHOAL_FIELD_NAME: return check_name(context, task, text);
-    case SHOAL_FIELD_INTEGER: return set_integer(context, field, place, text);
-    case SHOAL_FIELD_REAL: return set_real(context, field, place, text);
+    case SHOAL_FIELD_INTEGER:
+    case SHOAL_FIELD_REAL: return set_number(context, field, place, text);
     case SHOAL_FIELD_CHOICE: return set_choice(context, field, place, text);
     case SHOAL_FIELD_SEED: return set_seed(context, field, place, text);
     case SHOAL_FIELD_TEXT: return set_text(context, field, place, text);
@@ -339,25 +328,17 @@ shoal_status shoal_config_set(shoal_context *context, const shoal_train_task *ta
 
 /* ---- To text ----------------------------------------------------------------------- */
 
-/* The shortest decimal that reads back to the same float. */
-static int print_real(char *text, size_t size, float value) {
-    char found[32];
-    for (int digits = 1; digits <= 9; digits++) {
-        snprintf(found, sizeof found, "%.*g", digits, (double)value);
-        if ((float)strtod(found, NULL) == value)
-            break;
-    }
-    return snprintf(text, size, "%s", found);
-}
-
 size_t sh_field_print(const shoal_train_task *task, const void *config,
                       const shoal_field *field, char *text, size_t size) {
     const void *place = (const char *)config + field->offset;
+    char real[32];
     switch (field->type) {
     case SHOAL_FIELD_NAME: place = task->name; break;
     case SHOAL_FIELD_INTEGER:
         return (size_t)snprintf(text, size, "%" PRId64, *(const int64_t *)place);
-    case SHOAL_FIELD_REAL: return (size_t)print_real(text, size, *(const float *)place);
+    case SHOAL_FIELD_REAL:
+        place = sh_real_text(real, (double)*(const float *)place, true);
+        break;
     case SHOAL_FIELD_CHOICE: place = field->choices[*(const int32_t *)place]; break;
     case SHOAL_FIELD_SEED:
         return (size_t)snprintf(text, size, "%" PRIu64, *(const uint64_t *)place);
@@ -422,11 +403,11 @@ size_t sh_field_store(const shoal_train_task *task, const void *config,
 /* What fields were before there were such fields; NULL: they always were there. */
 static const char *value_before(const char *field) {
     static const char *const values[][2] =
-        {{"rate", "16000"},    {"join_after", "0"},    {"average_every", "0"},
-         {"loss", "ctc"},      {"every", "1"},         {"topology", "chain"},
-         {"order", "4"},       {"extra", "2000"},      {"whole", "false"},
-         {"leak", "0.1"},      {"output_l2", "5e-05"}, {"output_range", "0.01"},
-         {"convolutions", "0"}};
+        {{"rate", "16000"},     {"join_after", "0"},    {"average_every", "0"},
+         {"loss", "ctc"},       {"every", "1"},         {"topology", "chain"},
+         {"order", "4"},        {"extra", "2000"},      {"whole", "false"},
+         {"leak", "0.1"},       {"output_l2", "5e-05"}, {"output_range", "0.01"},
+         {"convolutions", "0"}, {"pieces", "500"}};
     for (size_t i = 0; i < sizeof values / sizeof *values; i++)
         if (strcmp(values[i][0], field) == 0)
             return values[i][1];

@@ -27,10 +27,8 @@ shoal_status sh_eval_rows(shoal_evaluation *e, const shoal_attention *trained) {
         row->kind = e->options.kinds > 0 && control < 0 ? e->options.attention[e->count]
                                                         : *trained;
         if (control >= 0) {
-            const shoal_status status =
-                shoal_attention_parse(e->context, controls[control].spelling, &row->kind);
-            if (status != SHOAL_OK)
-                return status;
+            TRY(shoal_attention_parse(e->context, controls[control].spelling,
+                                      &row->kind));
             row->weights = controls[control].weights;
         }
         if (control >= 0 && controls[control].name)
@@ -45,23 +43,16 @@ shoal_status sh_eval_rows(shoal_evaluation *e, const shoal_attention *trained) {
     return SHOAL_OK;
 }
 
-static bool ends_with(const char *text, const char *end) {
-    const size_t length = strlen(text), wanted = strlen(end);
-    return length >= wanted && strcmp(text + length - wanted, end) == 0;
-}
-
 static void clear_weights(shoal_model *model, row_weights weights) {
-    static const char *const ends[][2] = {{"attention.query.weight",
-                                           "attention.query.bias"},
-                                          {"attention.output.weight",
-                                           "attention.output.bias"}};
-    const char *const *own = ends[weights == UNIFORM ? 0 : 1];
+    const char *const own = weights == UNIFORM ? "attention.query." : "attention.output.";
     shoal_parameter one;
     for (int i = 0; shoal_model_parameter(model, i, &one); i++) {
+        const char *found = strstr(one.name, own);
         size_t count = 1;
         for (int r = 0; r < one.rank; r++)
             count *= (size_t)one.shape[r];
-        if (ends_with(one.name, own[0]) || ends_with(one.name, own[1]))
+        if (found && (strcmp(found + strlen(own), "weight") == 0 ||
+                      strcmp(found + strlen(own), "bias") == 0))
             memset(one.values, 0, count * sizeof *one.values);
     }
 }
@@ -113,17 +104,6 @@ json_t *sh_json_number(double value) {
     return isfinite(value) ? json_real(value) : json_null();
 }
 
-json_t *sh_json_text(const char *text) {
-    json_t *string = text ? json_string(text) : json_null();
-    char *copy = string ? NULL : strdup(text);
-    for (char *c = copy; c && *c; c++)
-        *c = *c & 0x80 ? '?' : *c;
-    if (copy)
-        string = json_string(copy);
-    free(copy);
-    return string;
-}
-
 json_t *sh_eval_config(const shoal_train_task *task, const void *config) {
     char text[8192];
     shoal_config_json(task, config, text, sizeof text);
@@ -155,23 +135,31 @@ static json_t *copy_json(const shoal_evaluation *e, const void *config) {
                      sh_eval_config(&sh_copy_task, config), "kinds", kinds);
 }
 
-static shoal_status evaluate_copy(shoal_evaluation *e, shoal_trainer *trainer) {
-    const int64_t batches = e->options.batches;
+static shoal_status run_copy(shoal_evaluation *e, const char *path,
+                             shoal_trainer **place) {
+    shoal_copy_config config = shoal_copy_defaults();
     shoal_train_score score;
-    shoal_status status = SHOAL_OK;
-    for (int i = 0; i < e->count && status == SHOAL_OK; i++) /* can the weights do it? */
-        status =
+    TRY(sh_find_weights(e->context, path, e->path));
+    TRY(shoal_run_config(e->context, &sh_copy_task, e->path, &config));
+    TRY(shoal_trainer_create(e->context, &sh_copy_task, &config, &e->options.callbacks,
+                             NULL, place));
+    shoal_trainer *trainer = *place;
+    TRY(shoal_trainer_resume(trainer, e->path));
+    e->options.controls = 0; /* it has none */
+    TRY(sh_eval_rows(e, &config.train.model.attention));
+    e->info.step = shoal_trainer_state(trainer)->step;
+    e->info.batch = config.train.batch;
+    e->info.sequences = e->options.batches;
+    for (int i = 0; i < e->count; i++) { /* can the weights do it? */
+        const shoal_status status =
             shoal_trainer_evaluate(trainer, &e->rows[i].kind, SHOAL_PART_TEST, 0, &score);
-    if (status == SHOAL_INVALID)
-        status = SHOAL_BAD_FILE;
-    for (int i = 0; i < e->count && status == SHOAL_OK; i++) {
+        TRY(status == SHOAL_INVALID ? SHOAL_BAD_FILE : status);
+    }
+    for (int i = 0; i < e->count; i++) {
         eval_row *row = &e->rows[i];
-        status = sh_eval_progress(e, row->name, i + 1, e->count);
-        if (status == SHOAL_OK)
-            status = shoal_trainer_evaluate(trainer, &row->kind, SHOAL_PART_TEST, batches,
-                                            &score);
-        if (status != SHOAL_OK)
-            break;
+        TRY(sh_eval_progress(e, row->name, i + 1, e->count));
+        TRY(shoal_trainer_evaluate(trainer, &row->kind, SHOAL_PART_TEST,
+                                   e->options.batches, &score));
         row->row.loss = score.loss;
         row->row.correct = score.correct;
         row->row.counted = score.counted;
@@ -179,31 +167,12 @@ static shoal_status evaluate_copy(shoal_evaluation *e, shoal_trainer *trainer) {
         row->scores[0] =
             (shoal_evaluation_score){.name = "accuracy", .value = score.accuracy};
     }
-    return status;
+    return sh_eval_keep_json(e, copy_json(e, shoal_trainer_config(trainer)));
 }
 
-static shoal_status open_copy(shoal_evaluation *e, const char *path) {
-    shoal_copy_config config = shoal_copy_defaults();
+static shoal_status evaluate_copy(shoal_evaluation *e, const char *path) {
     shoal_trainer *trainer = NULL;
-    shoal_status status = sh_find_weights(e->context, path, e->path);
-    if (status == SHOAL_OK)
-        status = shoal_run_config(e->context, &sh_copy_task, e->path, &config);
-    if (status == SHOAL_OK)
-        status = shoal_trainer_create(e->context, &sh_copy_task, &config,
-                                      &e->options.callbacks, NULL, &trainer);
-    if (status == SHOAL_OK)
-        status = shoal_trainer_resume(trainer, e->path);
-    e->options.controls = 0; /* it has none */
-    if (status == SHOAL_OK)
-        status = sh_eval_rows(e, &config.train.model.attention);
-    if (status == SHOAL_OK) {
-        e->info.step = shoal_trainer_state(trainer)->step;
-        e->info.batch = config.train.batch;
-        e->info.sequences = e->options.batches;
-        status = evaluate_copy(e, trainer);
-    }
-    if (status == SHOAL_OK)
-        status = sh_eval_keep_json(e, copy_json(e, shoal_trainer_config(trainer)));
+    const shoal_status status = run_copy(e, path, &trainer);
     shoal_trainer_destroy(trainer);
     return status;
 }
@@ -228,14 +197,12 @@ static shoal_status evaluate(shoal_evaluation *e, const char *path) {
                        "an evaluation has up to %d kinds of attention, and 1 batch or "
                        "more",
                        MOST_KINDS);
-    const shoal_status status = shoal_run_task(e->context, path, task);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(shoal_run_task(e->context, path, task));
     const shoal_train_task *known = shoal_task_find(task);
     e->info.task = known ? known->name : NULL;
     e->info.path = e->path;
     if (known == &sh_copy_task)
-        return open_copy(e, path);
+        return evaluate_copy(e, path);
     if (known == &sh_glue_task || known == &sh_squad_task)
         return sh_evaluate_text(e, path);
 #ifdef SHOAL_HAVE_SPEECH

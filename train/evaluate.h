@@ -1,9 +1,7 @@
-/* Evaluations: rows (evaluate.c), recognisers (evaluate_speech.c, and their words in
-   evaluate_words.c), text models (evaluate_text.c). */
+/* Evaluations: rows (evaluate.c), recognisers (evaluate_speech.c), text models
+   (finetuned.c). */
 #ifndef SHOAL_TRAIN_EVALUATE_H
 #define SHOAL_TRAIN_EVALUATE_H
-
-#include <jansson.h>
 
 #include "train/train.h"
 
@@ -45,9 +43,6 @@ shoal_status sh_eval_keep_json(shoal_evaluation *e, json_t *object);
 json_t *sh_eval_config(const shoal_train_task *task, const void *config);
 /* NaN and infinities become null: JSON has none. */
 json_t *sh_json_number(double value);
-/* A string, in which '?' stands for all that is not ASCII where it is no UTF-8; null for
-   NULL. */
-json_t *sh_json_text(const char *text);
 
 shoal_status sh_evaluate_text(shoal_evaluation *e, const char *path);
 shoal_status sh_evaluate_speech(shoal_evaluation *e, const char *path);

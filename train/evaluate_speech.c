@@ -1,14 +1,35 @@
-/* A recogniser on a data folder: error rates with each kind of attention, and the
-   controls that say how much the model uses its attention at all. */
+/* A recogniser on a data folder: error rates of units and words with each kind of
+   attention, and the controls that say how much the model uses its attention at all. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "train/evaluate_words.h"
+#include "models/files/files.h"
+#include "train/evaluate.h"
+#include "train/tasks/speech.h"
+
+/* A line of the file `text` of a data folder, "ID WORD WORD ...". */
+typedef struct {
+    const char *id, *rest;
+} said_row;
+
+/* Outputs of all sequences of a set, for tuning, and what was tried. */
+typedef struct {
+    float *outputs;             /* [rows][classes] */
+    int64_t *offsets, *members; /* [count + 1], [count] */
+    shoal_edits *each;          /* [count] */
+    int64_t count, rows, output_room;
+    struct {
+        double weight, insertion, wrong;
+    } tried[256];
+    int tried_count;
+} tuning;
 
 typedef struct {
     speech_result result;
@@ -17,24 +38,307 @@ typedef struct {
 
 typedef struct {
     shoal_evaluation *e;
+    pool memory;
     shoal_recogniser *recogniser;
     shoal_recogniser_info info;
-    shoal_recogniser_parts parts;
-    const char **units; /* [info.units] */
+    shoal_recogniser_parts parts; /* its settings are those to look for words with */
+    const char **units;           /* [info.units] */
     shoal_speech_train_config config;
     char cache[SH_PATH]; /* of features */
     speech_set set, tuning;
     speech_batch batch;
     speech_scorer scorer;
-    bool has_words;
-    eval_words words;
     shoal_lexicon *lexicon; /* LF-MMI: labels are its words; NULL: they are phones */
     shoal_lfmmi *lfmmi;
     speech_row rows[MOST_ROWS];
+    /* Words: */
+    bool has_words;
+    char *text;     /* what the rows point into */
+    said_row *said; /* [said_count], by id */
+    int64_t said_count;
+    int64_t words, missing; /* of the data; that cannot be heard */
+    shoal_spoken *spoken;   /* of a batch, as */
+    const char **texts;
+    int64_t spoken_room, text_room;
+    tuning t;
 } speech_evaluation;
 
-static shoal_status no_memory(const speech_evaluation *s) {
-    return sh_fail(s->e->context, SHOAL_NO_MEMORY, "out of memory");
+static double wrong_of(const shoal_edits *edits) {
+    return (double)(edits->substitutions + edits->insertions + edits->deletions);
+}
+
+/* ---- What was said ----------------------------------------------------------------- */
+
+static const char blanks[] = " \t\r";
+
+static int compare_said(const void *a, const void *b) {
+    return strcmp(((const said_row *)a)->id, ((const said_row *)b)->id);
+}
+
+static const char *find_said(const speech_evaluation *s, const char *id) {
+    const said_row key = {id, NULL};
+    const said_row *row =
+        s->said_count == 0
+            ? NULL
+            : bsearch(&key, s->said, (size_t)s->said_count, sizeof key, compare_said);
+    return row ? row->rest : NULL;
+}
+
+/* The word at or after *at, to which it moves; returns its length, 0: there is none. */
+static size_t find_word(const char **at) {
+    *at += strspn(*at, blanks);
+    return strcspn(*at, blanks);
+}
+
+static shoal_status read_said(speech_evaluation *s, const char *folder) {
+    char path[SH_PATH];
+    file_map map;
+    int64_t lines = 1;
+    TRY(sh_path(s->e->context, path, folder, "text"));
+    if (access(path, R_OK) != 0)
+        return sh_fail(s->e->context, SHOAL_BAD_FILE,
+                       "%s: cannot be read (%s); errors of words are counted against it",
+                       path, strerror(errno));
+    TRY(sh_file_map_open(s->e->context, path, &map));
+    for (size_t i = 0; i < map.size; i++)
+        lines += map.bytes[i] == '\n';
+    s->said_count = 0;
+    s->text = sh_pool_take(&s->memory, (int64_t)map.size + 1, 1);
+    s->said = sh_pool_take(&s->memory, lines, sizeof *s->said);
+    if (s->text && map.size)
+        memcpy(s->text, map.bytes, map.size);
+    sh_file_map_close(&map);
+    if (!s->text || !s->said)
+        return SHOAL_NO_MEMORY;
+    const size_t mark = strncmp(s->text, "\xef\xbb\xbf", 3) == 0 ? 3 : 0;
+    for (char *at = s->text + mark, *next; at; at = next) {
+        next = strchr(at, '\n');
+        if (next)
+            *next++ = 0;
+        at += strspn(at, blanks);
+        char *rest = at + strcspn(at, blanks);
+        if (rest == at)
+            continue;
+        if (*rest)
+            *rest++ = 0;
+        s->said[s->said_count++] = (said_row){at, rest};
+    }
+    qsort(s->said, (size_t)s->said_count, sizeof *s->said, compare_said);
+    return SHOAL_OK;
+}
+
+/* What was said in a data folder, every utterance of which must have its words; counts
+   them, and those that lexicon or language model does not have. */
+static shoal_status open_said(speech_evaluation *s, const char *folder,
+                              const speech_set *set) {
+    shoal_utterance one;
+    s->words = s->missing = 0;
+    TRY(read_said(s, folder));
+    for (int64_t i = 0; shoal_corpus_utterance(set->corpora[set->plain], i, &one); i++) {
+        const char *at = find_said(s, one.id);
+        if (!at)
+            return sh_fail(s->e->context, SHOAL_BAD_FILE, "%s/text: has no line of %s",
+                           folder, one.id);
+        for (size_t length; (length = find_word(&at)) > 0; at += length) {
+            char word[256];
+            int64_t number = -1;
+            if (length < sizeof word) {
+                snprintf(word, sizeof word, "%.*s", (int)length, at);
+                number = shoal_lexicon_find(s->parts.lexicon, word);
+            }
+            s->words++;
+            s->missing += number < 0 ||
+                          !shoal_word_decoder_hears(s->parts.decoder, number);
+        }
+    }
+    return SHOAL_OK;
+}
+
+/* ---- Errors of words --------------------------------------------------------------- */
+
+typedef struct {
+    const char *text;
+    size_t length;
+    int32_t at;
+} spelled;
+
+/* The case of letters does not matter. */
+static int compare_spelled(const void *a, const void *b) {
+    const spelled *x = a, *y = b;
+    const size_t both = x->length < y->length ? x->length : y->length;
+    const int order = strncasecmp(x->text, y->text, both);
+    return order ? order : (x->length > y->length) - (x->length < y->length);
+}
+
+/* Adds the fewest edits between the words of the texts, one after another, and those of a
+   result: words become numbers, equal ones the same. */
+static shoal_status add_edits(shoal_context *context, const char *const *said,
+                              int64_t count, const shoal_word_string *heard,
+                              shoal_edits *edits) {
+    pool memory = {.context = context};
+    int64_t right = 0, most = heard->count + 1;
+    for (int64_t i = 0; i < count; i++)
+        most += (int64_t)strlen(said[i]) / 2 + 1;
+    spelled *list = sh_pool_take(&memory, most, sizeof *list);
+    int32_t *numbers = sh_pool_take(&memory, most, sizeof *numbers);
+    shoal_status status = SHOAL_NO_MEMORY;
+    if (list && numbers) {
+        for (int64_t i = 0; i < count; i++) {
+            const char *at = said[i];
+            for (size_t length; (length = find_word(&at)) > 0; at += length, right++)
+                list[right] = (spelled){at, length, (int32_t)right};
+        }
+        int64_t all = right;
+        for (int64_t i = 0; i < heard->count; i++, all++)
+            list[all] = (spelled){heard->words[i].text, strlen(heard->words[i].text),
+                                  (int32_t)all};
+        qsort(list, (size_t)all, sizeof *list, compare_spelled);
+        for (int64_t i = 0, number = 0; i < all; i++) {
+            number += i > 0 && compare_spelled(&list[i], &list[i - 1]) != 0;
+            numbers[list[i].at] = (int32_t)number;
+        }
+        status = shoal_count_edits(context, numbers, right, numbers + right, heard->count,
+                                   edits);
+    }
+    sh_pool_free(&memory);
+    return status;
+}
+
+/* What the utterances of a batch say, one after another, from texts[at] on. */
+static shoal_status find_texts(speech_evaluation *s, const speech_set *set,
+                               const speech_batch *batch, int64_t at) {
+    for (int64_t b = 0; b < batch->count; b++)
+        for (int64_t i = 0; i < batch->members[b]; i++) {
+            shoal_utterance one;
+            if (at == s->text_room)
+                TRY(sh_pool_grow(&s->memory, &s->texts, &s->text_room, 2 * at + 64,
+                                 sizeof *s->texts));
+            shoal_corpus_utterance(set->corpora[set->plain],
+                                   set->members[batch->first[b] + i], &one);
+            s->texts[at++] = find_said(s, one.id);
+        }
+    return SHOAL_OK;
+}
+
+/* The edits of each sequence, whose outputs are given. members [count]: how many texts
+   each has. */
+static shoal_status count_edits(speech_evaluation *s, int64_t count,
+                                const int64_t *offsets, const float *outputs,
+                                const int64_t *members, shoal_edits *each) {
+    TRY(sh_pool_grow(&s->memory, &s->spoken, &s->spoken_room, count, sizeof *s->spoken));
+    TRY(shoal_word_decoder_run(s->parts.decoder, &s->parts.words, count, offsets, outputs,
+                               s->spoken));
+    const char **texts = s->texts;
+    for (int64_t b = 0; b < count; texts += members[b++]) {
+        each[b] = (shoal_edits){0};
+        TRY(add_edits(s->e->context, texts, members[b], &s->spoken[b].strings[0],
+                      &each[b]));
+    }
+    return SHOAL_OK;
+}
+
+/* ---- Tuning ------------------------------------------------------------------------ */
+
+/* The outputs of batch i of a set, thinned. */
+static shoal_status hear(speech_evaluation *s, const speech_set *set, int64_t i,
+                         shoal_model *view, double *seconds, float **out) {
+    TRY(sh_speech_fill(set, s->e->context, i, false, (shoal_share){0, 1}, &s->batch));
+    const shoal_model_inputs inputs = sh_speech_inputs(&s->batch);
+    const double begun = sh_seconds();
+    TRY(shoal_model_forward(view, &inputs, out));
+    *seconds += sh_seconds() - begun;
+    sh_speech_thin(set, &s->batch, s->info.outputs, *out);
+    return SHOAL_OK;
+}
+
+static shoal_status hear_set(speech_evaluation *s, shoal_model *view) {
+    const int64_t classes = s->info.outputs, size = s->tuning.item_count + 1;
+    const speech_batch *batch = &s->batch;
+    tuning *t = &s->t;
+    int64_t texts = 0;
+    double seconds = 0;
+    t->offsets = sh_pool_take(&s->memory, size, sizeof *t->offsets);
+    t->members = sh_pool_take(&s->memory, size, sizeof *t->members);
+    t->each = sh_pool_take(&s->memory, size, sizeof *t->each);
+    if (!t->offsets || !t->members || !t->each)
+        return SHOAL_NO_MEMORY;
+    for (int64_t i = 0; i < s->tuning.batch_count; i++) {
+        float *out;
+        TRY(hear(s, &s->tuning, i, view, &seconds, &out));
+        TRY(find_texts(s, &s->tuning, batch, texts));
+        const int64_t rows = batch->offsets[batch->count];
+        TRY(sh_pool_grow(&s->memory, &t->outputs, &t->output_room,
+                         (t->rows + rows) * classes, sizeof *t->outputs));
+        memcpy(t->outputs + t->rows * classes, out,
+               sizeof *out * (size_t)(rows * classes));
+        for (int64_t b = 0; b < batch->count; b++) {
+            texts += t->members[t->count] = batch->members[b];
+            t->offsets[++t->count] = t->rows + batch->offsets[b + 1];
+        }
+        t->rows += rows;
+    }
+    return SHOAL_OK;
+}
+
+/* Words that are wrong with these weights. */
+static shoal_status try_weights(speech_evaluation *s, double weight, double insertion,
+                                double *wrong) {
+    tuning *t = &s->t;
+    char text[128];
+    int64_t all = 0;
+    for (int i = 0; i < t->tried_count; i++)
+        if (t->tried[i].weight == weight && t->tried[i].insertion == insertion) {
+            *wrong = t->tried[i].wrong;
+            return SHOAL_OK;
+        }
+    s->parts.words.lm_weight = weight;
+    s->parts.words.insertion = insertion;
+    TRY(count_edits(s, t->count, t->offsets, t->outputs, t->members, t->each));
+    *wrong = 0;
+    for (int64_t i = 0; i < t->count; i++) {
+        *wrong += wrong_of(&t->each[i]);
+        all += t->each[i].length;
+    }
+    t->tried[t->tried_count].weight = weight;
+    t->tried[t->tried_count].insertion = insertion;
+    t->tried[t->tried_count++].wrong = *wrong;
+    snprintf(text, sizeof text, "tuning, try %d: weight %g, insertion %g, %.2f %% wrong",
+             t->tried_count, weight, insertion, 100 * *wrong / (double)(all ? all : 1));
+    return sh_eval_progress(s->e, text, 0, 0);
+}
+
+/* Weight and insertion that make the fewest errors on the development set: goes to the
+   best neighbour as long as there is a better one, then halves the steps, twice. */
+static shoal_status tune(void *user, shoal_model *view, eval_row *row) {
+    speech_evaluation *s = user;
+    shoal_word_settings *settings = &s->parts.words;
+    (void)row;
+    TRY(open_said(s, s->e->options.tune, &s->tuning));
+    TRY(hear_set(s, view));
+    double weight = settings->lm_weight, insertion = settings->insertion, best, wrong;
+    TRY(try_weights(s, weight, insertion, &best));
+    for (double step = 0.4; step > 0.09 && s->t.tried_count < 250; step /= 2)
+        for (bool moved = true; moved && s->t.tried_count < 250;) {
+            const double at[4][2] = {{weight + step, insertion},
+                                     {weight - step, insertion},
+                                     {weight, insertion + 2.5 * step},
+                                     {weight, insertion - 2.5 * step}};
+            moved = false;
+            for (int i = 0; i < 4 && !moved; i++) {
+                if (at[i][0] < 0)
+                    continue;
+                TRY(try_weights(s, at[i][0], at[i][1], &wrong));
+                if (wrong < best) {
+                    best = wrong;
+                    weight = at[i][0];
+                    insertion = at[i][1];
+                    moved = true;
+                }
+            }
+        }
+    settings->lm_weight = weight;
+    settings->insertion = insertion;
+    return SHOAL_OK;
 }
 
 /* ---- One row ----------------------------------------------------------------------- */
@@ -42,41 +346,26 @@ static shoal_status no_memory(const speech_evaluation *s) {
 static shoal_status run_row(void *user, shoal_model *view, eval_row *row) {
     speech_evaluation *s = user;
     speech_row *own = &s->rows[row - s->e->rows];
-    const int64_t classes = s->info.outputs;
-    int64_t done = 0;
-    shoal_status status = SHOAL_OK;
-    for (int64_t i = 0; i < s->set.batch_count && status == SHOAL_OK; i++) {
+    const speech_batch *batch = &s->batch;
+    for (int64_t i = 0, done = 0; i < s->set.batch_count; i++) {
         float *out;
-        status = sh_speech_fill(&s->set, s->e->context, i, false, (shoal_share){0, 1},
-                                &s->batch);
-        if (status != SHOAL_OK)
-            break;
-        const shoal_model_inputs inputs = sh_speech_inputs(&s->batch);
-        const double begun = sh_seconds();
-        status = shoal_model_forward(view, &inputs, &out);
-        row->scores[0].seconds += sh_seconds() - begun;
-        if (status != SHOAL_OK)
-            break;
-        sh_speech_thin(&s->set, &s->batch, classes, out);
-        status = sh_speech_score(&s->scorer, &s->batch, classes, out, NULL, &own->result,
-                                 own->each[0] + done);
+        TRY(hear(s, &s->set, i, view, &row->scores[0].seconds, &out));
+        TRY(sh_speech_score(&s->scorer, batch, s->info.outputs, out, NULL, &own->result,
+                            own->each[0] + done));
         const double heard = sh_seconds();
-        if (status == SHOAL_OK && s->has_words)
-            status = sh_eval_words_count(&s->words, &s->set, &s->batch, out,
-                                         own->each[1] + done);
+        if (s->has_words) {
+            TRY(find_texts(s, &s->set, batch, 0));
+            TRY(count_edits(s, batch->count, batch->offsets, out, batch->members,
+                            own->each[1] + done));
+        }
         row->scores[1].seconds += sh_seconds() - heard;
-        done += s->batch.count;
-        if (status == SHOAL_OK)
-            status = sh_eval_progress(s->e, row->name, done, s->set.item_count);
+        done += batch->count;
+        TRY(sh_eval_progress(s->e, row->name, done, s->set.item_count));
     }
-    return status;
+    return SHOAL_OK;
 }
 
 /* ---- Rates ------------------------------------------------------------------------- */
-
-static double wrong(const shoal_edits *edits) {
-    return (double)(edits->substitutions + edits->insertions + edits->deletions);
-}
 
 /* Sums, rate and interval of row i's errors of units (0) or words (1), beside those of
    the first row. */
@@ -86,18 +375,19 @@ static shoal_status find_rate(speech_evaluation *s, int i, int which) {
     const shoal_edits *each = s->rows[i].each[which], *first = s->rows[0].each[which];
     shoal_evaluation_score *score = &s->e->rows[i].scores[which];
     shoal_edits *sum = &score->edits;
-    shoal_sequence_errors *drawn = calloc((size_t)count + 1, sizeof *drawn);
+    pool memory = {.context = s->e->context};
+    shoal_sequence_errors *drawn = sh_pool_take(&memory, count + 1, sizeof *drawn);
     if (!drawn)
-        return no_memory(s);
+        return SHOAL_NO_MEMORY;
     for (int64_t k = 0; k < count; k++) {
-        drawn[k] = (shoal_sequence_errors){(double)each[k].length, wrong(&each[k]),
-                                           wrong(&first[k])};
+        drawn[k] = (shoal_sequence_errors){(double)each[k].length, wrong_of(&each[k]),
+                                           wrong_of(&first[k])};
         sh_add_edits(&each[k], sum);
     }
     const shoal_rate_interval found = shoal_bootstrap_rates(drawn, count, 1);
-    free(drawn);
+    sh_pool_free(&memory);
     score->name = names[which];
-    score->value = sum->length ? 100 * wrong(sum) / (double)sum->length : 0;
+    score->value = sum->length ? 100 * wrong_of(sum) / (double)sum->length : 0;
     score->low = found.rate_low;
     score->high = found.rate_high;
     score->difference = score->value - s->e->rows[0].scores[which].value;
@@ -119,8 +409,8 @@ static json_t *rate_json(const speech_evaluation *s, int i, int which) {
     const shoal_evaluation_score *score = &s->e->rows[i].scores[which];
     json_t *list = json_array(); /* of each sequence */
     for (int64_t k = 0; k < s->set.item_count; k++)
-        json_array_append_new(list, json_integer(
-                                        (json_int_t)wrong(&s->rows[i].each[which][k])));
+        json_array_append_new(list, json_integer((json_int_t)wrong_of(
+                                        &s->rows[i].each[which][k])));
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o}", "error_rate",
                      sh_json_number(score->value), "low", sh_json_number(score->low),
                      "high", sh_json_number(score->high), "difference",
@@ -151,7 +441,7 @@ static json_t *row_json(const speech_evaluation *s, int i) {
 }
 
 static json_t *words_json(const speech_evaluation *s) {
-    const shoal_word_settings *settings = &s->words.search.words;
+    const shoal_word_settings *settings = &s->parts.words;
     const shoal_evaluation_options *options = &s->e->options;
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:s}", "lexicon",
                      sh_json_text(options->recogniser->lexicon), "lm",
@@ -160,8 +450,8 @@ static json_t *words_json(const speech_evaluation *s) {
                      sh_json_number(settings->insertion), "tuned_on",
                      sh_json_text(options->tune), "beam", sh_json_number(settings->beam),
                      "tokens", (json_int_t)settings->tokens, "words",
-                     (json_int_t)s->words.words, "missing", (json_int_t)s->words.missing,
-                     "lengths", list_lengths(s, 1), "note",
+                     (json_int_t)s->words, "missing", (json_int_t)s->missing, "lengths",
+                     list_lengths(s, 1), "note",
                      "what text the language model was made from is not known here; that "
                      "of pocketsphinx-en-us is not documented");
 }
@@ -194,37 +484,33 @@ static shoal_status open_recogniser(speech_evaluation *s, const char *path) {
         e->options.recogniser ? *e->options.recogniser : shoal_recogniser_defaults();
     const bool lexicon = options.lexicon != NULL;
     s->has_words = lexicon && options.lm;
-    s->scorer = (speech_scorer){.context = e->context, .beams = options.beams};
+    s->scorer =
+        (speech_scorer){.memory = {.context = e->context}, .beams = options.beams};
     options.attention = NULL;
     if (!s->has_words)
         options.lexicon = options.lm = NULL;
-    shoal_status status =
-        shoal_recogniser_open(e->context, path, &options, &s->recogniser);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(shoal_recogniser_open(e->context, path, &options, &s->recogniser));
     s->info = shoal_recogniser_describe(s->recogniser);
     s->parts = shoal_recogniser_parts_of(s->recogniser);
-    s->words.search = s->parts;
     if (lexicon && !s->has_words && s->info.loss == SHOAL_RECOGNISER_CTC)
         return sh_fail(e->context, SHOAL_INVALID,
                        "words need both --lexicon and --lm; Debian's package "
                        "pocketsphinx-en-us has English ones");
     strcpy(e->path, s->info.path);
-    s->units = calloc((size_t)s->info.units + 1, sizeof *s->units);
+    s->units = sh_pool_take(&s->memory, s->info.units + 1, sizeof *s->units);
     if (!s->units)
-        return no_memory(s);
+        return SHOAL_NO_MEMORY;
     for (int64_t i = 0; i < s->info.units; i++)
         s->units[i] = shoal_recogniser_unit(s->recogniser, i);
     s->config = shoal_speech_defaults(NULL);
-    status = shoal_run_config(e->context, &sh_speech_task, e->path, &s->config);
+    TRY(shoal_run_config(e->context, &sh_speech_task, e->path, &s->config));
     s->config.skip_bad = e->options.skip_bad;
     s->config.cache = s->cache;
     if (e->options.join >= 0)
         s->config.join = (float)e->options.join;
     if (e->options.labels)
         snprintf(s->config.labels, sizeof s->config.labels, "%s", e->options.labels);
-    return status == SHOAL_OK ? sh_speech_cache(e->context, e->options.cache, s->cache)
-                              : status;
+    return sh_speech_cache(e->context, e->options.cache, s->cache);
 }
 
 /* By LF-MMI: a file of phones, which have all but the silence; or that of words, whose
@@ -233,20 +519,17 @@ static shoal_status open_phones(speech_evaluation *s) {
     char path[SH_PATH];
     const shoal_evaluation_options *options = &s->e->options;
     const char *lexicon = options->recogniser ? options->recogniser->lexicon : NULL;
-    shoal_status status = sh_path(s->e->context, path, options->data, "phones");
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_path(s->e->context, path, options->data, "phones"));
     if (!options->labels && lexicon && access(path, F_OK) != 0)
-        status =
-            sh_lexicon_open(s->e->context, lexicon, s->units, s->info.units, &s->lexicon);
+        TRY(sh_lexicon_open(s->e->context, lexicon, s->units, s->info.units,
+                            &s->lexicon));
     else if (!options->labels)
         strcpy(s->config.labels, "phones");
-    if (status == SHOAL_OK)
-        status = shoal_recogniser_graphs(s->recogniser, s->lexicon, &s->lfmmi);
+    TRY(shoal_recogniser_graphs(s->recogniser, s->lexicon, &s->lfmmi));
     s->scorer.lfmmi = s->lfmmi;
     s->scorer.lexicon = s->lexicon;
     s->scorer.every = 1; /* batches are thinned */
-    return status;
+    return SHOAL_OK;
 }
 
 /* A data folder, in the folder's order. */
@@ -255,98 +538,86 @@ static shoal_status open_set(speech_evaluation *s, const char *folder, speech_se
     const shoal_task_opening opening = {.context = s->e->context,
                                         .share = {0, 1},
                                         .callbacks = &s->e->options.callbacks};
-    const shoal_status status =
-        s->lexicon
+    TRY(s->lexicon
             ? sh_lfmmi_open_set(&opening, folder, &s->config, false, s->lexicon, set)
             : sh_speech_open(&opening, folder, &s->config, false, s->units,
-                             s->info.units - silence, set);
-    return status == SHOAL_OK && !sh_speech_plan(set, 0, false) ? no_memory(s) : status;
-}
-
-static shoal_status tune(void *user, shoal_model *view, eval_row *row) {
-    speech_evaluation *s = user;
-    (void)row;
-    return sh_eval_words_tune(&s->words, s->e->options.tune, &s->tuning, view);
+                             s->info.units - silence, set));
+    sh_speech_plan(set, 0, false);
+    return SHOAL_OK;
 }
 
 static shoal_status run_rows(speech_evaluation *s) {
     shoal_evaluation *e = s->e;
     const int64_t batch = s->config.train.batch, rows = sh_speech_most_rows(&s->set);
-    const size_t size = (size_t)s->set.info.utterances + 1;
-    shoal_status status = sh_eval_rows(e, &s->info.attention);
-    for (int i = 0; i < 2 * e->count && status == SHOAL_OK; i++) {
-        s->rows[i / 2].each[i % 2] = calloc(size, sizeof(shoal_edits));
+    TRY(sh_eval_rows(e, &s->info.attention));
+    for (int i = 0; i < 2 * e->count; i++) {
+        s->rows[i / 2].each[i % 2] =
+            sh_pool_take(&s->memory, s->set.info.utterances + 1, sizeof(shoal_edits));
         if (!s->rows[i / 2].each[i % 2])
-            status = no_memory(s);
+            return SHOAL_NO_MEMORY;
     }
-    if (status == SHOAL_OK && e->options.tune)
-        status = open_set(s, e->options.tune, &s->tuning);
-    if (status == SHOAL_OK && e->options.tune)
-        status = sh_eval_row(e, s->parts.model, batch, sh_speech_most_rows(&s->tuning),
-                             &e->rows[0], tune, s);
-    sh_speech_close(&s->tuning);
-    if (status == SHOAL_OK && s->has_words)
-        status = sh_eval_words_open(&s->words, e->options.data, &s->set);
-    for (int i = 0; i < e->count && status == SHOAL_OK; i++)
-        status = sh_eval_row(e, s->parts.model, batch, rows, &e->rows[i], run_row, s);
-    for (int i = 0; i < e->count && status == SHOAL_OK; i++) {
+    if (e->options.tune) {
+        TRY(open_set(s, e->options.tune, &s->tuning));
+        TRY(sh_eval_row(e, s->parts.model, batch, sh_speech_most_rows(&s->tuning),
+                        &e->rows[0], tune, s));
+        sh_speech_close(&s->tuning);
+    }
+    if (s->has_words)
+        TRY(open_said(s, e->options.data, &s->set));
+    for (int i = 0; i < e->count; i++)
+        TRY(sh_eval_row(e, s->parts.model, batch, rows, &e->rows[i], run_row, s));
+    for (int i = 0; i < e->count; i++) {
         const double labels = (double)s->rows[i].result.labels;
         e->rows[i].row.scores = 1 + s->has_words;
         e->rows[i].row.loss = labels > 0 ? s->rows[i].result.loss / labels : 0;
-        for (int which = 0; which <= (int)s->has_words && status == SHOAL_OK; which++)
-            status = find_rate(s, i, which);
+        for (int which = 0; which <= (int)s->has_words; which++)
+            TRY(find_rate(s, i, which));
     }
-    return status;
+    return SHOAL_OK;
 }
 
-static void describe(speech_evaluation *s) {
-    shoal_evaluation_info *info = &s->e->info;
+static shoal_status run(speech_evaluation *s, const char *path) {
+    shoal_evaluation *e = s->e;
+    shoal_evaluation_info *info = &e->info;
+    if (!e->options.data)
+        return sh_fail(e->context, SHOAL_INVALID,
+                       "a recogniser needs --data, a data folder such as DATA/test");
+    TRY(open_recogniser(s, path));
+    if (e->options.tune && !s->has_words)
+        return sh_fail(e->context, SHOAL_INVALID,
+                       "--tune is for words: --lexicon and --lm");
+    if (s->info.loss == SHOAL_RECOGNISER_LFMMI)
+        TRY(open_phones(s));
+    TRY(open_set(s, e->options.data, &s->set));
+    TRY(run_rows(s));
     info->step = s->info.step;
     info->batch = s->config.train.batch;
     info->sequences = s->set.item_count;
     info->labels = s->set.info.labels;
     info->seconds = (double)s->set.info.frames / 100;
     info->impossible = s->rows[0].result.impossible;
-    info->words = s->words.words;
-    info->missing_words = s->words.missing;
-    info->word_settings = s->words.search.words;
+    info->words = s->words;
+    info->missing_words = s->missing;
+    info->word_settings = s->parts.words;
+    return sh_eval_keep_json(e, make_json(s));
 }
 
 shoal_status sh_evaluate_speech(shoal_evaluation *e, const char *path) {
-    speech_evaluation *s = calloc(1, sizeof *s);
+    pool memory = {.context = e->context};
+    speech_evaluation *s = sh_pool_take(&memory, 1, sizeof *s);
     if (!s)
-        return sh_fail(e->context, SHOAL_NO_MEMORY, "out of memory");
-    s->e = s->words.e = e;
-    shoal_status status = SHOAL_OK;
-    if (!e->options.data)
-        status = sh_fail(e->context, SHOAL_INVALID,
-                         "a recogniser needs --data, a data folder such as DATA/test");
-    if (status == SHOAL_OK)
-        status = open_recogniser(s, path);
-    if (status == SHOAL_OK && e->options.tune && !s->has_words)
-        status =
-            sh_fail(e->context, SHOAL_INVALID, "--tune is for words: --lexicon and --lm");
-    if (status == SHOAL_OK && s->info.loss == SHOAL_RECOGNISER_LFMMI)
-        status = open_phones(s);
-    if (status == SHOAL_OK)
-        status = open_set(s, e->options.data, &s->set);
-    if (status == SHOAL_OK)
-        status = run_rows(s);
-    if (status == SHOAL_OK) {
-        describe(s);
-        status = sh_eval_keep_json(e, make_json(s));
-    }
-    for (int i = 0; i < MOST_ROWS; i++)
-        for (int which = 0; which < 2; which++)
-            free(s->rows[i].each[which]);
-    sh_eval_words_close(&s->words);
+        return SHOAL_NO_MEMORY;
+    s->e = e;
+    s->memory.context = e->context;
+    const shoal_status status = run(s, path);
     sh_speech_batch_free(&s->batch);
     sh_speech_scorer_free(&s->scorer);
     shoal_lfmmi_destroy(s->lfmmi);
     shoal_lexicon_close(s->lexicon);
+    sh_speech_close(&s->tuning);
     sh_speech_close(&s->set);
-    free(s->units);
     shoal_recogniser_destroy(s->recogniser);
-    free(s);
+    sh_pool_free(&s->memory);
+    sh_pool_free(&memory);
     return status;
 }

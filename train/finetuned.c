@@ -1,12 +1,41 @@
-/* A text model that was trained further, opened from its run and used. */
+/* A text model that was trained further: opened from its run, used, and evaluated on its
+   dev part with other kinds of attention and with controls. */
 #define _GNU_SOURCE
-#include "train/finetuned.h"
-
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "base/clock.h"
+#include "base/memory.h"
+#include "train/evaluate.h"
+#include "train/tasks/text.h"
+
+struct shoal_finetuned {
+    shoal_context *context;
+    char folder[SH_PATH]; /* of config.json and the tokenizer */
+    char path[SH_PATH];   /* of the weights */
+    const char *given;    /* which of the two was opened */
+    shoal_finetuned_info info;
+    const glue_task *glue; /* NULL: squad */
+    union {
+        shoal_train_config train;
+        shoal_glue_config glue;
+        shoal_squad_config squad;
+    } config;
+    int64_t stride, max_answer; /* squad */
+    json_t *paths;              /* where its data was */
+    shoal_tokenizer *tokenizer;
+    shoal_model *model; /* of no rows; */
+    shoal_model *view;  /* of one sequence: NULL until one is read */
+    shoal_attention attention;
+    /* of one call */
+    text_set windows;
+    text_batch batch;
+    char *answer;
+};
 
 /* ---- Opening ----------------------------------------------------------------------- */
 
@@ -24,27 +53,21 @@ static shoal_status find_paths(shoal_finetuned *m, const char *path) {
         return SHOAL_OK;
     }
     m->given = m->folder;
-    shoal_status status = sh_path(m->context, m->path, path, SHOAL_RUN_BEST);
-    m->info.not_best = status == SHOAL_OK && access(m->path, F_OK) != 0;
-    return m->info.not_best ? sh_path(m->context, m->path, path, SHOAL_RUN_CHECKPOINT)
-                            : status;
+    TRY(sh_find_weights(m->context, path, m->path));
+    m->info.not_best = strcmp(m->path + strlen(path) + 1, SHOAL_RUN_BEST) != 0;
+    return SHOAL_OK;
 }
 
 static shoal_status read_config(shoal_finetuned *m) {
     char name[SHOAL_TEXT_SIZE];
-    shoal_status status = shoal_run_task(m->context, m->path, name);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(shoal_run_task(m->context, m->path, name));
     const shoal_train_task *task = shoal_task_find(name);
     if (task != &sh_glue_task && task != &sh_squad_task)
         return sh_fail(m->context, SHOAL_BAD_FILE,
                        "%s: its task is %s; it should be of shoal train glue or squad",
                        m->path, name);
-    status = shoal_config_defaults(m->context, task, NULL, &m->config, task->config_size);
-    if (status == SHOAL_OK)
-        status = shoal_run_config(m->context, task, m->path, &m->config);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(shoal_config_defaults(m->context, task, NULL, &m->config, task->config_size));
+    TRY(shoal_run_config(m->context, task, m->path, &m->config));
     m->info.task = task->name;
     m->info.path = m->path;
     m->info.attention = m->config.train.model.attention;
@@ -69,14 +92,12 @@ static shoal_status read_weights(shoal_finetuned *m) {
     shoal_checkpoint *file;
     shoal_model_config config;
     uint64_t seed;
-    shoal_status status = shoal_checkpoint_open(m->context, m->path, &file);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(shoal_checkpoint_open(m->context, m->path, &file));
     const char *paths = shoal_checkpoint_note(file, TEXT_PATHS_NOTE);
     const char *step = shoal_checkpoint_note(file, "state.step");
     m->paths = json_loads(paths ? paths : "{}", 0, NULL);
     m->info.step = step ? strtoll(step, NULL, 10) : 0;
-    status = shoal_checkpoint_config(file, &config, &seed);
+    shoal_status status = shoal_checkpoint_config(file, &config, &seed);
     if (status == SHOAL_OK)
         status = shoal_model_create(m->context, &config, seed, 0, 0, 0, &m->model);
     if (status == SHOAL_OK)
@@ -85,30 +106,32 @@ static shoal_status read_weights(shoal_finetuned *m) {
     return status;
 }
 
+static shoal_status open_model(shoal_finetuned *m, const char *path,
+                               const shoal_attention *attention) {
+    TRY(find_paths(m, path));
+    TRY(read_config(m));
+    TRY(shoal_tokenizer_open(m->context, m->folder, &m->tokenizer));
+    TRY(read_weights(m));
+    m->attention = attention ? *attention : m->info.attention;
+    if (shoal_tokenizer_size(m->tokenizer) > shoal_model_settings(m->model)->vocabulary)
+        return sh_fail(m->context, SHOAL_BAD_FILE,
+                       "%s: its tokenizer has more tokens than its model", m->folder);
+    return attention /* can the weights do it? */
+               ? shoal_model_view(m->model, attention, 1, m->info.max_length, &m->view)
+               : SHOAL_OK;
+}
+
 shoal_status shoal_finetuned_open(shoal_context *context, const char *path,
                                   const shoal_attention *attention,
                                   shoal_finetuned **model) {
-    shoal_finetuned *m = *model = NULL;
+    *model = NULL;
     if (!context || !path)
         return sh_fail(context, SHOAL_INVALID, "a text model needs a context and a path");
-    m = calloc(1, sizeof *m);
+    shoal_finetuned *m = sh_allocate(context, sizeof *m);
     if (!m)
-        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
-    m->context = context;
-    shoal_status status = find_paths(m, path);
-    if (status == SHOAL_OK)
-        status = read_config(m);
-    if (status == SHOAL_OK)
-        status = shoal_tokenizer_open(context, m->folder, &m->tokenizer);
-    if (status == SHOAL_OK)
-        status = read_weights(m);
-    m->attention = attention ? *attention : m->info.attention;
-    if (status == SHOAL_OK &&
-        shoal_tokenizer_size(m->tokenizer) > shoal_model_settings(m->model)->vocabulary)
-        status = sh_fail(context, SHOAL_BAD_FILE,
-                         "%s: its tokenizer has more tokens than its model", m->folder);
-    if (status == SHOAL_OK && attention) /* can the weights do it? */
-        status = shoal_model_view(m->model, attention, 1, m->info.max_length, &m->view);
+        return SHOAL_NO_MEMORY;
+    *m = (shoal_finetuned){.context = context};
+    const shoal_status status = open_model(m, path, attention);
     if (status == SHOAL_OK)
         *model = m;
     else
@@ -126,7 +149,7 @@ void shoal_finetuned_close(shoal_finetuned *model) {
     sh_text_set_free(&model->windows);
     sh_text_batch_free(&model->batch);
     free(model->answer);
-    free(model);
+    sh_release(model->context, model);
 }
 
 shoal_finetuned_info shoal_finetuned_describe(const shoal_finetuned *model) {
@@ -140,76 +163,64 @@ const char *shoal_finetuned_class(const shoal_finetuned *model, int64_t index) {
     return model->glue->words[0] ? model->glue->words[index] : numbers[index];
 }
 
-text_reader sh_finetuned_reader(const shoal_finetuned *model) {
+/* ---- Use --------------------------------------------------------------------------- */
+
+static text_reader reader_of(const shoal_finetuned *model) {
     return (text_reader){.context = model->context,
                          .tokenizer = model->tokenizer,
                          .max_length = model->info.max_length};
 }
 
-/* ---- Use --------------------------------------------------------------------------- */
-
 /* The outputs of sequence `at` of the windows. */
 static shoal_status read_window(shoal_finetuned *m, int64_t at, float **out) {
-    shoal_status status = SHOAL_OK;
-    if (!sh_text_batch_fill(&m->windows, NULL, at, 1, &m->batch))
-        return sh_fail(m->context, SHOAL_NO_MEMORY, "out of memory");
+    TRY(sh_text_batch_fill(&m->windows, NULL, at, 1, &m->batch));
     if (!m->view)
-        status =
-            shoal_model_view(m->model, &m->attention, 1, m->info.max_length, &m->view);
+        TRY(shoal_model_view(m->model, &m->attention, 1, m->info.max_length, &m->view));
     const shoal_model_inputs inputs = sh_text_batch_inputs(&m->batch);
-    return status == SHOAL_OK ? shoal_model_forward(m->view, &inputs, out) : status;
+    return shoal_model_forward(m->view, &inputs, out);
 }
 
 shoal_status shoal_finetuned_classify(shoal_finetuned *model, int64_t count,
                                       const shoal_text *texts, float *logits) {
-    shoal_status status = SHOAL_OK;
+    const int64_t classes = model->info.classes, most = model->info.max_length;
     if (!model->glue)
         return sh_fail(model->context, SHOAL_INVALID,
                        "%s: was trained on SQuAD; the task glue makes models that "
                        "classify",
                        model->given);
-    for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
+    for (int64_t i = 0; i < count; i++) {
         shoal_text text = texts[i];
         shoal_tokens tokens;
         float *out;
-        if (text.most <= 0 || text.most > model->info.max_length)
-            text.most = model->info.max_length;
-        status = shoal_tokenizer_encode(model->tokenizer, &text, &tokens);
+        if (text.most <= 0 || text.most > most)
+            text.most = most;
+        TRY(shoal_tokenizer_encode(model->tokenizer, &text, &tokens));
         model->windows.count = model->windows.token_count = 0;
-        if (status == SHOAL_OK &&
-            !sh_text_set_add(&model->windows, tokens.count, tokens.ids, tokens.types,
-                             NULL, 0, NULL, 0))
-            status = sh_fail(model->context, SHOAL_NO_MEMORY, "out of memory");
-        if (status == SHOAL_OK)
-            status = read_window(model, 0, &out);
-        if (status == SHOAL_OK)
-            memcpy(logits + i * model->info.classes, out,
-                   sizeof *out * (size_t)model->info.classes);
+        TRY(sh_text_set_add(model->context, &model->windows, tokens.count, tokens.ids,
+                            tokens.types, NULL, 0, NULL, 0));
+        TRY(read_window(model, 0, &out));
+        memcpy(logits + i * classes, out, sizeof *out * (size_t)classes);
     }
-    return status;
+    return SHOAL_OK;
 }
 
 shoal_status shoal_finetuned_answer(shoal_finetuned *model, const char *question,
                                     const char *text, shoal_answer *answer) {
-    const text_reader reader = sh_finetuned_reader(model);
+    const text_reader reader = reader_of(model);
     const squad_question asked = {"asked", question, text, NULL};
     squad_answer best = {.score = -INFINITY};
+    float *out;
     if (model->glue)
         return sh_fail(model->context, SHOAL_INVALID,
                        "%s: was trained on %s; shoal train squad makes models that "
                        "answer",
                        model->given, model->glue->name);
     model->windows.count = model->windows.token_count = 0;
-    shoal_status status =
-        sh_squad_windows(&reader, &asked, 0, model->stride, NULL, &model->windows);
-    for (int64_t i = 0; i < model->windows.count && status == SHOAL_OK; i++) {
-        float *out;
-        status = read_window(model, i, &out);
-        if (status == SHOAL_OK)
-            sh_squad_look(&model->windows, i, out, model->max_answer, &best);
+    TRY(sh_squad_windows(&reader, &asked, 0, model->stride, NULL, &model->windows));
+    for (int64_t i = 0; i < model->windows.count; i++) {
+        TRY(read_window(model, i, &out));
+        sh_squad_look(&model->windows, i, out, model->max_answer, &best);
     }
-    if (status != SHOAL_OK)
-        return status;
     sh_squad_trim(&asked, &best);
     free(model->answer);
     model->answer = sh_squad_text(&asked, &best);
@@ -218,4 +229,140 @@ shoal_status shoal_finetuned_answer(shoal_finetuned *model, const char *question
     *answer = (shoal_answer){model->answer, best.score, best.begin, best.end,
                              model->windows.count};
     return SHOAL_OK;
+}
+
+/* ---- Evaluation -------------------------------------------------------------------- */
+
+typedef struct {
+    shoal_evaluation *e;
+    shoal_finetuned *model;
+    text_dev dev;
+} text_evaluation;
+
+static shoal_status run_row(void *user, shoal_model *view, eval_row *row) {
+    text_evaluation *t = user;
+    text_batch *texts = &t->model->batch;
+    const text_set *set = sh_text_dev_set(&t->dev);
+    const int64_t batch = t->model->config.train.batch;
+    text_result result;
+    double seconds = 0;
+    TRY(sh_text_dev_begin(&t->dev, &result));
+    for (int64_t i = 0; i < set->count; i += batch) {
+        float *out;
+        TRY(sh_text_batch_fill(set, NULL, i, batch, texts));
+        const shoal_model_inputs inputs = sh_text_batch_inputs(texts);
+        const double begun = sh_seconds();
+        TRY(shoal_model_forward(view, &inputs, &out));
+        seconds += sh_seconds() - begun;
+        TRY(sh_text_dev_take(&t->dev, texts, out, &result));
+        TRY(sh_eval_progress(t->e, row->name, i, set->count));
+    }
+    TRY(sh_text_dev_end(&t->dev, &result));
+    row->row.loss = result.loss;
+    row->row.correct = result.correct;
+    row->row.counted = result.counted;
+    row->row.scores = sh_text_dev_second(&t->dev) ? 2 : 1;
+    row->scores[0] = (shoal_evaluation_score){.name = sh_text_dev_first(&t->dev),
+                                              .value = result.first,
+                                              .seconds = seconds};
+    row->scores[1] = (shoal_evaluation_score){.name = sh_text_dev_second(&t->dev),
+                                              .value = result.second,
+                                              .seconds = seconds};
+    return SHOAL_OK;
+}
+
+/* What the last row predicted; NULL: out of memory. */
+static char *predictions_of(const text_dev *dev) {
+    char *text = NULL;
+    size_t size;
+    FILE *file = open_memstream(&text, &size);
+    json_t *object = dev->glue ? NULL : json_object();
+    if (!file)
+        return NULL;
+    if (dev->glue)
+        fputs("index\tprediction\tlabel\n", file);
+    for (int64_t i = 0; i < dev->set.count; i++)
+        fprintf(file, "%" PRId64 "\t%.9g\t%.9g\n", i, (double)dev->predicted[i],
+                (double)dev->set.labels[i]);
+    for (int64_t i = 0; i < dev->squad.count; i++) {
+        char *found = sh_squad_text(&dev->squad.questions[i], &dev->answers[i]);
+        json_object_set_new(object, dev->squad.questions[i].id, sh_json_text(found));
+        free(found);
+    }
+    bool good = !object || json_dumpf(object, file, JSON_INDENT(1)) == 0;
+    if (object)
+        fputc('\n', file);
+    json_decref(object);
+    good = !ferror(file) && good;
+    if (fclose(file) == 0 && good)
+        return text;
+    free(text);
+    return NULL;
+}
+
+static json_t *make_json(const text_evaluation *t) {
+    const shoal_evaluation *e = t->e;
+    json_t *rows = json_array();
+    for (int i = 0; i < e->count; i++) {
+        const eval_row *row = &e->rows[i];
+        json_t *object = json_pack("{s:s, s:b, s:o, s:o, s:o}", "kind", row->name,
+                                   "control", row->row.control, row->scores[0].name,
+                                   sh_json_number(row->scores[0].value), "loss",
+                                   sh_json_number(row->row.loss), "seconds",
+                                   sh_json_number(row->scores[0].seconds));
+        if (row->row.scores > 1)
+            json_object_set_new(object, row->scores[1].name,
+                                sh_json_number(row->scores[1].value));
+        json_array_append_new(rows, object);
+    }
+    return json_pack("{s:s, s:s, s:s, s:I, s:I, s:o, s:o}", "task", e->info.dataset,
+                     "metric", sh_text_dev_first(&t->dev), "trained", e->trained, "steps",
+                     (json_int_t)e->info.step, "texts", (json_int_t)e->info.sequences,
+                     "config",
+                     sh_eval_config(t->model->glue ? &sh_glue_task : &sh_squad_task,
+                                    &t->model->config),
+                     "kinds", rows);
+}
+
+static shoal_status run_text(text_evaluation *t, const char *path) {
+    shoal_evaluation *e = t->e;
+    TRY(shoal_finetuned_open(e->context, path, NULL, &t->model));
+    shoal_finetuned *m = t->model;
+    const int64_t batch = m->config.train.batch;
+    text_reader reader = reader_of(m);
+    reader.skip_bad = e->options.skip_bad != 0;
+    reader.callbacks = &e->options.callbacks;
+    strcpy(e->path, m->info.path);
+    e->info.dataset = m->info.dataset;
+    e->info.step = m->info.step;
+    e->info.batch = batch;
+    const char *data = e->options.data;
+    if (!data)
+        data = json_string_value(json_object_get(m->paths, m->glue ? "data" : "dev"));
+    if (!data)
+        return sh_fail(e->context, SHOAL_INVALID,
+                       "%s: it does not say where its data is; --data does", e->path);
+    t->dev.glue = m->glue;
+    t->dev.max_answer = m->max_answer;
+    TRY(m->glue ? sh_glue_read(&reader, m->glue, data, NULL, &t->dev.set)
+                : sh_squad_read(&reader, data, m->stride, false, &t->dev.squad));
+    e->info.sequences = m->glue ? t->dev.set.count : t->dev.squad.count;
+    TRY(sh_eval_rows(e, &m->info.attention));
+    const int64_t rows = sh_text_set_most_rows(sh_text_dev_set(&t->dev), batch);
+    for (int i = 0; i < e->count; i++) /* can the weights do it? */
+        TRY(sh_eval_row(e, m->model, batch, rows, &e->rows[i], NULL, NULL));
+    for (int i = 0; i < e->count; i++) {
+        TRY(sh_eval_row(e, m->model, batch, rows, &e->rows[i], run_row, t));
+        if (i == 0 && !(e->predictions = predictions_of(&t->dev)))
+            return sh_fail(e->context, SHOAL_NO_MEMORY, "out of memory");
+    }
+    return sh_eval_keep_json(e, make_json(t));
+}
+
+shoal_status sh_evaluate_text(shoal_evaluation *e, const char *path) {
+    text_evaluation t = {.e = e};
+    const shoal_status status = run_text(&t, path);
+    sh_text_dev_free(&t.dev);
+    shoal_finetuned_close(t.model);
+    return status;
 }

@@ -12,46 +12,26 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "models/files/files.h"
 #include "train/train.h"
 
 /* ---- The folder -------------------------------------------------------------------- */
 
-shoal_status sh_path(shoal_context *context, char path[SH_PATH], const char *folder,
-                     const char *name) {
-    const int length = snprintf(path, SH_PATH, "%s/%s", folder, name);
-    return length >= 0 && length < SH_PATH
-               ? SHOAL_OK
-               : sh_fail(context, SHOAL_INVALID, "%.80s...: the path is too long",
-                         folder);
-}
-
 static bool exists(const char *path) {
     return access(path, F_OK) == 0;
 }
 
-shoal_status sh_make_folder(shoal_context *context, const char *path) {
-    char part[SH_PATH];
-    struct stat information;
-    if (!*path || strlen(path) >= sizeof part)
-        return sh_fail(context, SHOAL_INVALID, "\"%.80s\" cannot be a folder", path);
-    for (size_t i = 1; i <= strlen(path); i++) {
-        if (path[i] != '/' && path[i])
-            continue;
-        snprintf(part, sizeof part, "%.*s", (int)i, path);
-        if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return sh_fail(context, SHOAL_IO, "%s cannot be made: %s", part,
-                           strerror(errno));
-    }
-    if (stat(path, &information) == 0 && S_ISDIR(information.st_mode))
-        return SHOAL_OK;
-    return sh_fail(context, SHOAL_IO, "%s is not a folder", path);
-}
+/* ---- The log ----------------------------------------------------------------------- */
 
-/* ---- Lines of the log -------------------------------------------------------------- */
+/* One JSON object per line, {"config": ...} first, then a line per step and one per
+   validation. A log that is begun late has "after_step" in its first line. */
+typedef struct {
+    FILE *file;
+    char path[SH_PATH];
+} train_log;
 
-/* The shortest decimal that reads back to the same number; NaN has none. */
-static const char *real_text(char text[32], double value, bool is_float) {
+const char *sh_real_text(char text[32], double value, bool is_float) {
     if (!isfinite(value))
         return "null";
     for (int digits = 1; digits <= 17; digits++) {
@@ -78,7 +58,7 @@ static const char *more_text(char text[MORE], const shoal_train_score *score) {
         snprintf(text, MORE, "\"metric\": \"%s\", ", score->metric);
     if (score->second)
         snprintf(text + strlen(text), MORE - strlen(text), "\"%s\": %s, ", score->second,
-                 real_text(value, score->second_value, false));
+                 sh_real_text(value, score->second_value, false));
     return text;
 }
 
@@ -91,11 +71,11 @@ static bool log_step(train_log *log, const shoal_train_state *state,
                log->file,
                "{\"step\": %" PRId64 ", \"loss\": %s, \"accuracy\": %s, "
                "\"gradient_norm\": %s, \"learning_rate\": %s, %s%s\"seconds\": %.3f}\n",
-               state->step, real_text(loss, step->score.loss, false),
-               real_text(accuracy, step->score.accuracy, false),
-               real_text(norm, step->gradient_norm, false),
-               real_text(rate, step->learning_rate, true), more_text(more, &step->score),
-               share, state->seconds) > 0 &&
+               state->step, sh_real_text(loss, step->score.loss, false),
+               sh_real_text(accuracy, step->score.accuracy, false),
+               sh_real_text(norm, step->gradient_norm, false),
+               sh_real_text(rate, step->learning_rate, true),
+               more_text(more, &step->score), share, state->seconds) > 0 &&
            fflush(log->file) == 0;
 }
 
@@ -106,16 +86,175 @@ static bool log_validation(train_log *log, const shoal_train_state *state,
                    "{\"step\": %" PRId64 ", \"validation_loss\": %s, "
                    "\"validation_accuracy\": %s, \"correct\": %" PRId64
                    ", \"counted\": %" PRId64 ", %s\"seconds\": %.3f}\n",
-                   state->step, real_text(loss, score->loss, false),
-                   real_text(accuracy, score->accuracy, false), score->correct,
+                   state->step, sh_real_text(loss, score->loss, false),
+                   sh_real_text(accuracy, score->accuracy, false), score->correct,
                    score->counted, more_text(more, score), state->seconds) > 0 &&
            fflush(log->file) == 0;
 }
 
-/* On disk, as far as the file system has one. */
-static bool log_sync(train_log *log) {
-    return fflush(log->file) == 0 &&
-           (fsync(fileno(log->file)) == 0 || errno == EINVAL || errno == EROFS);
+/* What is kept of a log when the trainer goes on from its checkpoint: all lines up to the
+   checkpoint's step, which were on disk before it. Later ones are cut off, and may be
+   damaged. A hole before, a line twice or one that cannot be read: somebody else did
+   that, and nothing is cut. */
+typedef struct {
+    const shoal_trainer *at;
+    off_t bytes;        /* of the lines that stay */
+    int64_t step;       /* of the last line */
+    bool validated;     /* there is a line of this step's validation, */
+    bool must_validate; /* and one is needed before the next step */
+    bool later;         /* lines that are cut off have begun */
+    int64_t number;     /* of the line at hand, from 1 */
+    char wrong[96];     /* with it; "": nothing */
+} kept_lines;
+
+static bool is_later(const kept_lines *kept, int64_t step, bool of_validation) {
+    const int64_t done = kept->at->state.step;
+    return step > done ||
+           (step == done && of_validation && shoal_trainer_must_validate(kept->at));
+}
+
+static void take_step_line(kept_lines *kept, int64_t step, bool of_validation) {
+    const int64_t expected = kept->step + !of_validation;
+    kept->later = kept->step == kept->at->state.step &&
+                  is_later(kept, step, of_validation);
+    if (kept->later)
+        return;
+    if (kept->number == 1)
+        snprintf(kept->wrong, sizeof kept->wrong, "is not the configuration");
+    else if (step != expected || (of_validation && kept->validated))
+        snprintf(kept->wrong, sizeof kept->wrong,
+                 "is of step %" PRId64 ": lines before it are missing, or it is there "
+                 "twice",
+                 step);
+    else if (!of_validation && kept->must_validate)
+        snprintf(kept->wrong, sizeof kept->wrong,
+                 "comes without the validation of step %" PRId64, kept->step);
+    kept->step = step;
+    kept->validated = of_validation;
+    kept->must_validate = !of_validation && step % kept->at->config->validate_every == 0;
+}
+
+static void take_log_line(kept_lines *kept, const char *text, size_t size) {
+    json_t *line = text[size - 1] == '\n' ? json_loadb(text, size, 0, NULL) : NULL;
+    const json_t *step = json_object_get(line, "step");
+    const bool of_validation = json_object_get(line, "validation_loss") != NULL;
+    if (kept->later) { /* the rest is cut off, unless it is no rest */
+        if (step && !is_later(kept, json_integer_value(step), of_validation))
+            snprintf(kept->wrong, sizeof kept->wrong,
+                     "is of step %" PRId64 " and comes after later ones",
+                     (int64_t)json_integer_value(step));
+    } else if (json_object_get(line, "config")) {
+        if (kept->number > 1)
+            snprintf(kept->wrong, sizeof kept->wrong, "begins another log");
+        kept->step = json_integer_value(json_object_get(line, "after_step"));
+    } else if (json_is_integer(step))
+        take_step_line(kept, json_integer_value(step), of_validation);
+    else if (kept->step == kept->at->state.step)
+        kept->later = true; /* half a line */
+    else
+        snprintf(kept->wrong, sizeof kept->wrong, "is damaged");
+    json_decref(line);
+}
+
+static kept_lines read_kept(FILE *file, const shoal_trainer *at) {
+    char *line = NULL;
+    size_t capacity = 0;
+    kept_lines kept = {.at = at};
+    ssize_t size;
+    rewind(file);
+    while (!kept.wrong[0] && (size = getline(&line, &capacity, file)) > 0) {
+        kept.number++;
+        take_log_line(&kept, line, (size_t)size);
+        kept.bytes += kept.later ? 0 : size;
+    }
+    free(line);
+    /* An empty log is no damaged one; somebody has made a new one. */
+    const bool short_of = kept.step < at->state.step ||
+                          (kept.must_validate && !shoal_trainer_must_validate(at));
+    if (!kept.wrong[0] && kept.number > 0 && short_of) {
+        kept.number++;
+        snprintf(kept.wrong, sizeof kept.wrong, "is missing");
+    }
+    return kept;
+}
+
+/* Whether a log has more than its first line, or part of that. A checkpoint is saved
+   before the first step, so that one is there beside every such log. */
+static bool has_steps(FILE *file) {
+    static const char beginning[] = "{\"shoal\"";
+    char *line = NULL;
+    size_t capacity = 0;
+    rewind(file);
+    const ssize_t size = getline(&line, &capacity, file);
+    const size_t compared = size > 0 ? (size_t)size : 0;
+    const bool own =
+        strncmp(line ? line : "", beginning,
+                compared < strlen(beginning) ? compared : strlen(beginning)) == 0;
+    const bool more = compared > 0 && (!own || getline(&line, &capacity, file) > 0);
+    free(line);
+    return more;
+}
+
+static shoal_status log_fail(const train_log *log, shoal_context *context) {
+    return sh_fail(context, SHOAL_IO, "%s cannot be written: %s", log->path,
+                   strerror(errno));
+}
+
+static void log_close(train_log *log) {
+    if (log->file)
+        fclose(log->file);
+    log->file = NULL;
+}
+
+/* Whether the log goes with the checkpoint that is there, or with none; *kept bytes of it
+   stay. */
+static shoal_status check_log(const train_log *log, const char *checkpoint,
+                              const shoal_trainer *at, off_t *kept) {
+    *kept = 0;
+    if (!exists(checkpoint) && has_steps(log->file))
+        return sh_fail(at->context, SHOAL_BAD_FILE,
+                       "%s is there, but its checkpoint %s is missing; put that back, or "
+                       "move the log away to begin again",
+                       log->path, checkpoint);
+    if (at->state.step == 0)
+        return SHOAL_OK;
+    const kept_lines found = read_kept(log->file, at);
+    *kept = found.bytes;
+    if (!found.wrong[0])
+        return SHOAL_OK;
+    return sh_fail(at->context, SHOAL_BAD_FILE,
+                   "%s: line %" PRId64 " %s, and the checkpoint is of step %" PRId64
+                   "; mend the log, or move it away to begin another one there",
+                   log->path, found.number, found.wrong, at->state.step);
+}
+
+/* Opens the log for appending, after cutting off what is later than the trainer. One that
+   does not go with the checkpoint is SHOAL_BAD_FILE; SHOAL_IO: it cannot be written. A
+   new log begins with the configuration. All writes go to the end, wherever reading has
+   left the position. */
+static shoal_status log_open(train_log *log, const char *checkpoint,
+                             const shoal_trainer *at) {
+    char config[8192], after[48] = "";
+    off_t kept;
+    log->file = fopen(log->path, "a+");
+    if (!log->file)
+        return log_fail(log, at->context);
+    if (at->state.step > 0)
+        snprintf(after, sizeof after, ", \"after_step\": %" PRId64, at->state.step);
+    shoal_config_json(at->task, at->config, config, sizeof config);
+    shoal_status status = check_log(log, checkpoint, at, &kept);
+    if (status == SHOAL_OK &&
+        (ftruncate(fileno(log->file), kept) != 0 || fseeko(log->file, 0, SEEK_END) != 0 ||
+         (kept == 0 && fprintf(log->file, "{\"shoal\": \"%s\", \"config\": %s%s}\n",
+                               shoal_version(), config, after) < 0) ||
+         fflush(log->file) != 0)) {
+        status = log_fail(log, at->context);
+        if (kept == 0)
+            unlink(log->path); /* an empty one would pass for a training */
+    }
+    if (status != SHOAL_OK)
+        log_close(log);
+    return status;
 }
 
 /* ---- A run under way --------------------------------------------------------------- */
@@ -178,35 +317,24 @@ static void report(const running *at, shoal_progress_event event) {
 
 /* ---- Where to begin ---------------------------------------------------------------- */
 
-/* A training that is there is neither overwritten nor continued without being asked. */
-static shoal_status check_folder(running *at) {
-    if (at->options->resume || (!exists(at->checkpoint) && !exists(at->log.path)))
-        return SHOAL_OK;
-    return blame(at, SHOAL_CAUSE_SETTINGS,
-                 sh_fail(at->context, SHOAL_INVALID,
-                         "%s already holds a training; add --resume to go on with it, or "
-                         "choose another folder",
-                         at->options->folder));
-}
-
 /* The checkpoint's configuration, with what is said again: it must be the same but for
    the number of steps, which the trainer looks at. */
 static shoal_status take_config(running *at) {
     const shoal_run_options *options = at->options;
     char name[SHOAL_TEXT_SIZE];
-    shoal_status status = shoal_run_task(at->context, at->checkpoint, name);
-    if (status == SHOAL_OK && strcmp(name, at->task->name) != 0 && shoal_task_find(name))
+    TRY(blame(at, SHOAL_CAUSE_INPUT, shoal_run_task(at->context, at->checkpoint, name)));
+    if (strcmp(name, at->task->name) != 0 && shoal_task_find(name))
         return blame(at, SHOAL_CAUSE_SETTINGS,
                      sh_fail(at->context, SHOAL_INVALID, "task is %s, not %s", name,
                              at->task->name));
-    if (status == SHOAL_OK)
-        status = shoal_run_config(at->context, at->task, at->checkpoint, at->config);
-    if (status != SHOAL_OK)
-        return blame(at, SHOAL_CAUSE_INPUT, status);
-    for (int64_t i = 0; i < options->setting_count && status == SHOAL_OK; i++)
-        status = shoal_config_set(at->context, at->task, at->config,
-                                  options->settings[i].name, options->settings[i].value);
-    return blame(at, SHOAL_CAUSE_SETTINGS, status);
+    TRY(blame(at, SHOAL_CAUSE_INPUT,
+              shoal_run_config(at->context, at->task, at->checkpoint, at->config)));
+    for (int64_t i = 0; i < options->setting_count; i++)
+        TRY(blame(at, SHOAL_CAUSE_SETTINGS,
+                  shoal_config_set(at->context, at->task, at->config,
+                                   options->settings[i].name,
+                                   options->settings[i].value)));
+    return SHOAL_OK;
 }
 
 static shoal_status begin_training(running *at) {
@@ -217,20 +345,18 @@ static shoal_status begin_training(running *at) {
     shoal_status status = sh_trainer_create(at->context, at->task, at->config,
                                             &options->callbacks, at->transport,
                                             there ? options->folder : NULL, &at->trainer);
-    if (status != SHOAL_OK)
-        return blame(at,
-                     status == SHOAL_BAD_FILE ? SHOAL_CAUSE_INPUT
-                     : status == SHOAL_IO     ? SHOAL_CAUSE_OUTPUT /* the features' */
-                                              : SHOAL_CAUSE_SETTINGS,
-                     status);
+    TRY(blame(at,
+              status == SHOAL_BAD_FILE ? SHOAL_CAUSE_INPUT
+              : status == SHOAL_IO     ? SHOAL_CAUSE_OUTPUT /* the features' */
+                                       : SHOAL_CAUSE_SETTINGS,
+              status));
     status = there ? shoal_trainer_resume(at->trainer, at->checkpoint)
                    : shoal_trainer_start(at->trainer, options->from);
     if (status == SHOAL_OK) {
         status = sh_trainer_compare(at->trainer);
         at->result->agreed = at->transport && status == SHOAL_BAD_FILE;
     }
-    if (status != SHOAL_OK)
-        return blame(at, SHOAL_CAUSE_INPUT, status);
+    TRY(blame(at, SHOAL_CAUSE_INPUT, status));
     const size_t size = at->config->size, own = at->task->config_size;
     memcpy(at->config, at->trainer->config, size < own ? size : own); /* completed */
     at->config->size = size;
@@ -241,26 +367,14 @@ static shoal_status begin_training(running *at) {
 
 /* ---- The loop ---------------------------------------------------------------------- */
 
-/* The weights of the best validation so far, if that was the last. */
-static shoal_status save_best(running *at) {
-    shoal_trainer *self = at->trainer;
-    if (!writes(at) || !(self->task->flags & SHOAL_TASK_BEST) ||
-        self->state.best_step != self->state.step)
-        return SHOAL_OK;
-    shoal_status status = shoal_trainer_save(self, at->best);
-    if (status == SHOAL_OK && self->task->publish) {
-        shoal_optimizer_use_average(self->optimizer, 1);
-        status = self->task->publish(self->data, self->model, at->options->folder);
-        shoal_optimizer_use_average(self->optimizer, 0);
-    }
-    return blame(at, SHOAL_CAUSE_OUTPUT, status);
-}
-
 static shoal_status save(running *at) {
     if (!writes(at))
         return SHOAL_OK;
-    if (!log_sync(&at->log)) /* the log reaches as far as the checkpoint, always */
-        return blame(at, SHOAL_CAUSE_OUTPUT, sh_log_fail(&at->log, at->context));
+    /* The log reaches as far as the checkpoint, always: on disk, where the file system
+       has one. */
+    if (fflush(at->log.file) != 0 ||
+        (fsync(fileno(at->log.file)) != 0 && errno != EINVAL && errno != EROFS))
+        return blame(at, SHOAL_CAUSE_OUTPUT, log_fail(&at->log, at->context));
     report(at, SHOAL_AT_SAVING);
     const shoal_status status = shoal_trainer_save(at->trainer, at->checkpoint);
     report(at, SHOAL_AT_SAVED);
@@ -272,11 +386,9 @@ static shoal_status save(running *at) {
 static shoal_status advance(running *at) {
     shoal_run_result *result = at->result;
     const bool validate = shoal_trainer_must_validate(at->trainer);
-    const shoal_status status =
-        validate ? shoal_trainer_validate(at->trainer, &result->validation)
-                 : shoal_trainer_step(at->trainer, &result->last_step);
-    if (status != SHOAL_OK)
-        return blame(at, SHOAL_CAUSE_INPUT, status);
+    TRY(blame(at, SHOAL_CAUSE_INPUT,
+              validate ? shoal_trainer_validate(at->trainer, &result->validation)
+                       : shoal_trainer_step(at->trainer, &result->last_step)));
     const shoal_train_state *state = &at->trainer->state;
     const bool logged = !writes(at) ||
                         (validate ? log_validation(&at->log, state, &result->validation)
@@ -289,9 +401,20 @@ static shoal_status advance(running *at) {
         at->loss_seconds += result->last_step.loss_seconds;
     }
     if (!logged)
-        return blame(at, SHOAL_CAUSE_OUTPUT, sh_log_fail(&at->log, at->context));
+        return blame(at, SHOAL_CAUSE_OUTPUT, log_fail(&at->log, at->context));
     report(at, validate ? SHOAL_AT_VALIDATION : SHOAL_AT_STEP);
-    return validate ? save_best(at) : SHOAL_OK;
+    shoal_trainer *self = at->trainer;
+    if (!validate || !writes(at) || !(self->task->flags & SHOAL_TASK_BEST) ||
+        self->state.best_step != self->state.step)
+        return SHOAL_OK;
+    shoal_status status =
+        shoal_trainer_save(self, at->best); /* the best weights so far */
+    if (status == SHOAL_OK && self->task->publish) {
+        shoal_optimizer_use_average(self->optimizer, 1);
+        status = self->task->publish(self->data, self->model, at->options->folder);
+        shoal_optimizer_use_average(self->optimizer, 0);
+    }
+    return blame(at, SHOAL_CAUSE_OUTPUT, status);
 }
 
 static bool time_is_up(const running *at) {
@@ -365,7 +488,7 @@ static shoal_status test(running *at) {
 static shoal_status begin_files(running *at) {
     if (!writes(at))
         return SHOAL_OK;
-    shoal_status status = sh_log_open(&at->log, at->checkpoint, at->trainer);
+    shoal_status status = log_open(&at->log, at->checkpoint, at->trainer);
     blame(at, status == SHOAL_IO ? SHOAL_CAUSE_OUTPUT : SHOAL_CAUSE_INPUT, status);
     if (status == SHOAL_OK && !exists(at->checkpoint)) {
         status = save(at);
@@ -381,7 +504,16 @@ static shoal_status run_locked(running *at) {
               sh_path(at->context, at->checkpoint, folder, SHOAL_RUN_CHECKPOINT)));
     sh_path(at->context, at->best, folder, SHOAL_RUN_BEST); /* shorter names */
     sh_path(at->context, at->log.path, folder, SHOAL_RUN_LOG);
-    TRY(follow(at, writes(at) ? check_folder(at) : SHOAL_OK));
+    /* A training that is there is neither overwritten nor continued unasked. */
+    const bool there = writes(at) && !at->options->resume &&
+                       (exists(at->checkpoint) || exists(at->log.path));
+    TRY(follow(at, !there
+                       ? SHOAL_OK
+                       : blame(at, SHOAL_CAUSE_SETTINGS,
+                               sh_fail(at->context, SHOAL_INVALID,
+                                       "%s already holds a training; add --resume to go "
+                                       "on with it, or choose another folder",
+                                       folder))));
     TRY(begin_training(at));
     TRY(follow(at, begin_files(at)));
     TRY(loop(at));
@@ -393,9 +525,8 @@ static shoal_status run_locked(running *at) {
 static shoal_status take_folder(running *at, int *lock) {
     const char *path = at->options->folder;
     const shoal_status status = sh_make_folder(at->context, path);
-    if (status != SHOAL_OK)
-        return blame(at, status == SHOAL_IO ? SHOAL_CAUSE_OUTPUT : SHOAL_CAUSE_SETTINGS,
-                     status);
+    TRY(blame(at, status == SHOAL_IO ? SHOAL_CAUSE_OUTPUT : SHOAL_CAUSE_SETTINGS,
+              status));
     *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*lock < 0)
         return blame(at, SHOAL_CAUSE_OUTPUT,
@@ -425,42 +556,37 @@ shoal_status shoal_train_run(shoal_context *context, const shoal_train_task *tas
                              shoal_run_result *result) {
     shoal_run_options options = shoal_run_defaults();
     shoal_run_result own;
-    running *at = calloc(1, sizeof *at);
+    int lock = -1;
     if (!result)
         result = &own;
-    *result = (shoal_run_result){.sequences_per_second = NAN, .loss_share = NAN};
-    if (!at) {
-        result->cause = SHOAL_CAUSE_OUTPUT;
-        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
-    }
-    const bool there = context && task && config && given && given->folder;
-    if (there)
-        memcpy(&options, given,
-               given->size < sizeof options ? given->size : sizeof options);
+    *result = (shoal_run_result){.sequences_per_second = NAN,
+                                 .loss_share = NAN,
+                                 .cause = SHOAL_CAUSE_SETTINGS};
+    if (!context || !task || !config || !given || !given->folder)
+        return sh_fail(context, SHOAL_INVALID,
+                       "task, config, options or the folder is NULL");
+    memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
+    running *at = sh_allocate(context, sizeof *at);
+    result->cause = at ? SHOAL_CAUSE_NONE : SHOAL_CAUSE_OUTPUT;
+    if (!at)
+        return SHOAL_NO_MEMORY;
     *at = (running){.context = context,
                     .task = task,
                     .config = config,
                     .options = &options,
                     .transport = options.transport,
                     .result = result};
-    int lock = -1;
-    shoal_status status =
-        there ? SHOAL_OK
-              : blame(at, SHOAL_CAUSE_SETTINGS,
-                      sh_fail(context, SHOAL_INVALID,
-                              "task, config, options or the folder is NULL"));
-    const bool was_there = there && exists(options.folder);
-    if (status == SHOAL_OK)
-        status = follow(at, writes(at) ? take_folder(at, &lock) : SHOAL_OK);
+    const bool was_there = exists(options.folder);
+    shoal_status status = follow(at, writes(at) ? take_folder(at, &lock) : SHOAL_OK);
     if (status == SHOAL_OK) {
         status = run_locked(at);
-        sh_log_close(&at->log);
+        log_close(&at->log);
         shoal_trainer_destroy(at->trainer);
     }
     if (status != SHOAL_OK && !was_there && lock >= 0)
         rmdir(options.folder); /* succeeds only where nothing was put into it */
     if (lock >= 0)
         close(lock);
-    free(at);
+    sh_release(context, at);
     return status;
 }

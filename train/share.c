@@ -4,10 +4,9 @@
    are averaged. Scores are summed in every step: all decide the same. */
 #define _GNU_SOURCE
 #include <link.h>
-#include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "models/files/checksum.h"
 #include "train/train.h"
 
@@ -20,16 +19,6 @@ static shoal_status keep_message(shoal_context *context, const shoal_transport *
                                  shoal_status status) {
     return status == SHOAL_OK ? status
                               : sh_fail(context, status, "%s", transport->message);
-}
-
-void sh_note(const shoal_task_opening *opening, const char *format, ...) {
-    char text[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    if (opening->share.index == 0)
-        sh_warn(opening->callbacks, "%s", text);
 }
 
 /* Everybody comes here before anybody goes on. */
@@ -45,19 +34,14 @@ shoal_status sh_trainer_open(shoal_trainer *self) {
     const bool first = !transport || transport->local_rank == 0;
     const shoal_task_opening opening = {self->context, sh_share(transport),
                                         &self->callbacks, self->resumed};
-    shoal_status status = first ? SHOAL_OK : wait_for_all(self);
-    if (status == SHOAL_OK)
-        status = self->task->open(self->task->user, &opening, self->config, &self->data,
-                                  &self->sizes);
-    return status == SHOAL_OK && transport && first ? wait_for_all(self) : status;
+    if (!first)
+        TRY(wait_for_all(self));
+    TRY(self->task->open(self->task->user, &opening, self->config, &self->data,
+                         &self->sizes));
+    return transport && first ? wait_for_all(self) : SHOAL_OK;
 }
 
 /* ---- Shares and scores ------------------------------------------------------------- */
-
-void shoal_share_split(shoal_share share, int64_t things, int64_t *first, int64_t *own) {
-    *first = things * share.index / share.count;
-    *own = things * (share.index + 1) / share.count - *first;
-}
 
 /* Counts are exact in double precision. */
 shoal_status sh_trainer_sum(shoal_trainer *self, shoal_train_counts *counts,
@@ -134,12 +118,17 @@ shoal_status sh_trainer_backward(shoal_trainer *self, const shoal_model_inputs *
 
 /* ---- Averages ---------------------------------------------------------------------- */
 
-static shoal_status average(shoal_trainer *self) {
+/* What is validated or saved is everybody's. */
+shoal_status sh_trainer_average(shoal_trainer *self) {
+    const int64_t every = self->config->average_every;
     shoal_transport *transport = self->transport;
     float *vectors[4];
+    shoal_status status = SHOAL_OK;
+    if (every == 0 || (self->state.step % every != 0 &&
+                       !shoal_trainer_must_validate(self) && !self->stopped))
+        return SHOAL_OK;
     const int64_t count = shoal_model_vectors(self->model, &vectors[0], NULL);
     const float share = 1.0f / (float)transport->ranks;
-    shoal_status status = SHOAL_OK;
     shoal_optimizer_vectors(self->optimizer, &vectors[1], &vectors[2], &vectors[3]);
     for (int i = 0; i < 4 && status == SHOAL_OK; i++)
         if (vectors[i])
@@ -151,15 +140,6 @@ static shoal_status average(shoal_trainer *self) {
             vectors[v][i] *= share;
     self->averaged_at = self->state.step;
     return keep_message(self->context, transport, status);
-}
-
-/* What is validated or saved is everybody's. */
-shoal_status sh_trainer_average(shoal_trainer *self) {
-    const int64_t every = self->config->average_every;
-    return every > 0 && (self->state.step % every == 0 ||
-                         shoal_trainer_must_validate(self) || self->stopped)
-               ? average(self)
-               : SHOAL_OK;
 }
 
 bool sh_trainer_may_save(const shoal_trainer *self) {
@@ -206,28 +186,14 @@ static int add_library(struct dl_phdr_info *info, size_t size, void *digest) {
     return 0;
 }
 
-/* The program and Shoal's libraries that it runs with. */
-static uint64_t digest_build(void) {
-    uint64_t digest = digest_file(0, "/proc/self/exe");
-    dl_iterate_phdr(add_library, &digest);
-    return digest;
-}
-
-static uint64_t digest_weights(shoal_trainer *self) {
-    float *values;
-    const int64_t count = shoal_model_vectors(self->model, &values, NULL);
-    return sh_checksum(values, sizeof *values * (size_t)count,
-                       (uint64_t)self->state.step);
-}
-
 /* Names the first thing that differs. */
 static shoal_status compare_things(shoal_trainer *self, const common_things *things) {
     shoal_transport *transport = self->transport;
     const size_t bytes = sizeof things->digest;
-    uint64_t *all = malloc(bytes * (size_t)transport->ranks);
+    uint64_t *all = sh_allocate(self->context, bytes * (size_t)transport->ranks);
     int wrong = -1, which = 0;
     if (!all)
-        return sh_fail(self->context, SHOAL_NO_MEMORY, "out of memory");
+        return SHOAL_NO_MEMORY;
     const shoal_status status =
         transport->gather(transport, (int64_t)bytes, things->digest, all);
     for (int rank = transport->ranks - 1; rank > 0 && status == SHOAL_OK; rank--)
@@ -236,7 +202,7 @@ static shoal_status compare_things(shoal_trainer *self, const common_things *thi
                 wrong = rank;
                 which = i;
             }
-    free(all);
+    sh_release(self->context, all);
     if (wrong < 0)
         return keep_message(self->context, transport, status);
     return sh_fail(self->context, SHOAL_BAD_FILE,
@@ -251,14 +217,19 @@ shoal_status sh_trainer_compare(shoal_trainer *self) {
     self->averaged_at = self->state.step;
     if (!self->transport)
         return SHOAL_OK;
-    add_thing(&things, "the build of Shoal", digest_build());
+    uint64_t build = digest_file(0, "/proc/self/exe"); /* and its libraries of Shoal */
+    dl_iterate_phdr(add_library, &build);
+    add_thing(&things, "the build of Shoal", build);
     add_thing(&things, "the instruction set (--isa chooses one)",
               digest_text(shoal_context_isa(self->context)));
     for (int i = 0; (field = shoal_task_field(self->task, i)); i++) {
         sh_field_print(self->task, self->config, field, text, sizeof text);
         add_thing(&things, field->name, digest_text(text));
     }
+    float *values;
+    const int64_t count = shoal_model_vectors(self->model, &values, NULL);
     add_thing(&things, "the step or the weights (do both see the same files?)",
-              digest_weights(self));
+              sh_checksum(values, sizeof *values * (size_t)count,
+                          (uint64_t)self->state.step));
     return compare_things(self, &things);
 }

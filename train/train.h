@@ -1,40 +1,18 @@
-/* What the files of the library share: the trainer (trainer.c), processes (share.c),
-   configurations (config.c), checkpoints (checkpoint.c), runs (run.c) and their log
-   (log.c). Tasks (tasks/) use what is under "For tasks" and include shoal_train.h's rest
-   as anybody's task would. */
+/* What the files above the tasks share: the trainer (trainer.c), processes (share.c),
+   configurations (config.c), checkpoints (checkpoint.c), runs and their log (run.c). */
 #ifndef SHOAL_TRAIN_TRAIN_H
 #define SHOAL_TRAIN_TRAIN_H
 
-#include <stdbool.h>
-#include <stdio.h>
-
-#include "base/context.h"
-#include "shoal_train.h"
-
-enum { SH_PATH = 4096 };
-
-/* ---- For tasks --------------------------------------------------------------------- */
-
-/* A warning to whoever listens; several processes all say it, or the first alone. */
-void sh_warn(const shoal_train_callbacks *callbacks, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-void sh_note(const shoal_task_opening *opening, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
-bool sh_cancelled(const shoal_train_callbacks *callbacks);
-
-/* FOLDER/NAME; refused where it is too long. */
-shoal_status sh_path(shoal_context *context, char path[SH_PATH], const char *folder,
-                     const char *name);
-/* mkdir -p. */
-shoal_status sh_make_folder(shoal_context *context, const char *path);
-
-extern const shoal_train_task sh_copy_task, sh_speech_task, sh_glue_task, sh_squad_task;
+#include "train/tasks/task.h"
 
 /* ---- Configurations (config.c) ----------------------------------------------------- */
 
 /* A copy of the configuration in the task's own size, of the context's memory. */
 shoal_status sh_config_copy(shoal_context *context, const shoal_train_task *task,
                             const void *config, shoal_train_config **copy);
+/* The shortest decimal that reads back to the same number; NaN and infinities: "null"
+   (run.c). */
+const char *sh_real_text(char text[32], double value, bool is_float);
 size_t sh_field_print(const shoal_train_task *task, const void *config,
                       const shoal_field *field, char *text, size_t size);
 /* What a file keeps of a field, and from it: the only place that knows how fields were
@@ -109,19 +87,5 @@ shoal_status sh_tell_others(shoal_context *context, shoal_transport *transport,
 /* A run's best model, or else its checkpoint; or the file itself. */
 shoal_status sh_find_weights(shoal_context *context, const char *path,
                              char found[SH_PATH]);
-
-/* ---- The log (log.c) --------------------------------------------------------------- */
-
-typedef struct {
-    FILE *file;
-    char path[SH_PATH];
-} train_log;
-
-/* Opens the log for appending, after cutting off what is later than the trainer. One that
-   does not go with the checkpoint is SHOAL_BAD_FILE; SHOAL_IO: it cannot be written, also
-   below, where errno says why. */
-shoal_status sh_log_open(train_log *log, const char *checkpoint, const shoal_trainer *at);
-shoal_status sh_log_fail(const train_log *log, shoal_context *context);
-void sh_log_close(train_log *log);
 
 #endif

@@ -4,48 +4,12 @@
    state of the random numbers. */
 #include <inttypes.h>
 #include <math.h>
-#include <stdarg.h>
 
 #include "base/clock.h"
 #include "base/memory.h"
 #include "train/train.h"
 
-/* ---- Messages ---------------------------------------------------------------------- */
-
-shoal_status shoal_context_fail(shoal_context *context, shoal_status status,
-                                const char *format, ...) {
-    char text[512];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    return sh_fail(context, status, "%s", text);
-}
-
-void sh_warn(const shoal_train_callbacks *callbacks, const char *format, ...) {
-    char text[1024];
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(text, sizeof text, format, arguments);
-    va_end(arguments);
-    if (callbacks->message)
-        callbacks->message(callbacks->user, text);
-}
-
-bool sh_cancelled(const shoal_train_callbacks *callbacks) {
-    return callbacks->cancelled && callbacks->cancelled(callbacks->user);
-}
-
 /* ---- Creation ---------------------------------------------------------------------- */
-
-static shoal_schedule schedule_of(const shoal_train_config *config) {
-    shoal_schedule schedule = shoal_schedule_start(config->learning_rate);
-    schedule.warmup = config->warmup;
-    schedule.patience = config->plateau_patience;
-    schedule.factor = config->plateau_patience > 0 ? (double)config->plateau_factor : 0;
-    schedule.minimum = 1e-3 * config->learning_rate;
-    return schedule;
-}
 
 /* The schedule's rate, times the fall, which would come to 0 one step after the last. */
 static double rate_of(const shoal_trainer *self, int64_t step) {
@@ -57,25 +21,26 @@ static double rate_of(const shoal_trainer *self, int64_t step) {
                         : 0;
 }
 
-/* What follows from the number of steps, which the data may have said. */
-static void plan_rate(shoal_trainer *self) {
+static shoal_status begin(shoal_trainer *self, const void *given) {
+    TRY(sh_config_copy(self->context, self->task, given, &self->config));
+    TRY(sh_trainer_open(self));
     shoal_train_config *config = self->config;
+    /* What follows from the number of steps, which the data may have said: */
     if ((self->task->flags & SHOAL_TASK_EPOCHS) && config->decay &&
         config->decay_steps == 0)
         config->decay_steps = config->steps;
     if ((self->task->flags & SHOAL_TASK_WARMUP_SHARE) && config->warmup == 0)
         config->warmup = llround((double)config->warmup_share * (double)config->steps);
-    self->schedule = schedule_of(config);
-}
-
-static shoal_status begin(shoal_trainer *self, const void *config) {
-    TRY(sh_config_copy(self->context, self->task, config, &self->config));
-    TRY(sh_trainer_open(self));
-    plan_rate(self);
-    TRY(shoal_model_create(self->context, &self->config->model, self->config->seed,
+    self->schedule = shoal_schedule_start(config->learning_rate);
+    self->schedule.warmup = config->warmup;
+    self->schedule.patience = config->plateau_patience;
+    self->schedule.factor = config->plateau_patience > 0 ? (double)config->plateau_factor
+                                                         : 0;
+    self->schedule.minimum = 1e-3 * config->learning_rate;
+    TRY(shoal_model_create(self->context, &config->model, config->seed,
                            self->sizes.max_batch, self->sizes.max_rows,
                            SHOAL_WITH_BACKWARD, &self->model));
-    TRY(shoal_optimizer_create(self->model, &self->config->optimizer, &self->optimizer));
+    TRY(shoal_optimizer_create(self->model, &config->optimizer, &self->optimizer));
     return sh_trainer_watch(self);
 }
 
@@ -134,16 +99,6 @@ const shoal_train_state *shoal_trainer_state(const shoal_trainer *self) {
 
 /* ---- Steps ------------------------------------------------------------------------- */
 
-/* Elements of a batch's outputs. */
-static int64_t output_size(const shoal_trainer *self, const shoal_model_inputs *inputs) {
-    const shoal_model_config *model = &self->config->model;
-    const int64_t rows = inputs->wanted ? inputs->wanted_count
-                         : model->pooling != SHOAL_EVERY_ROW
-                             ? inputs->batch
-                             : inputs->offsets[inputs->batch];
-    return rows * model->outputs;
-}
-
 static shoal_train_score score_of(const shoal_train_counts *counts) {
     return (shoal_train_score){.loss = counts->loss,
                                .correct = counts->correct,
@@ -155,9 +110,10 @@ static shoal_train_score score_of(const shoal_train_counts *counts) {
                                                            : (double)NAN};
 }
 
-/* Forward, loss and backward of the next batch. */
-static shoal_status learn(shoal_trainer *self, shoal_train_step *step) {
+/* Forward, loss and backward of the next batch, and the step. */
+static shoal_status take_step(shoal_trainer *self, shoal_train_step *step) {
     const shoal_train_task *task = self->task;
+    const shoal_model_config *model = &self->config->model;
     shoal_model_inputs inputs = {0};
     shoal_train_counts counts = {0};
     float *out;
@@ -171,17 +127,14 @@ static shoal_status learn(shoal_trainer *self, shoal_train_step *step) {
     if (task->flags & SHOAL_TASK_TIMES_LOSS)
         step->loss_seconds = sh_seconds() - heard;
     step->sequences = inputs.batch;
-    const shoal_status status =
-        self->transport
-            ? sh_trainer_backward(self, &inputs, out, output_size(self, &inputs), &counts,
-                                  &step->sequences)
-            : shoal_model_backward(self->model, &inputs, out, NULL);
+    const int64_t rows = inputs.wanted ? inputs.wanted_count
+                         : model->pooling != SHOAL_EVERY_ROW
+                             ? inputs.batch
+                             : inputs.offsets[inputs.batch];
+    TRY(self->transport ? sh_trainer_backward(self, &inputs, out, rows * model->outputs,
+                                              &counts, &step->sequences)
+                        : shoal_model_backward(self->model, &inputs, out, NULL));
     step->score = score_of(&counts);
-    return status;
-}
-
-static shoal_status take_step(shoal_trainer *self, shoal_train_step *step) {
-    TRY(learn(self, step));
     const shoal_status status =
         shoal_gradients_clip(self->model, self->config->clip, &step->gradient_norm);
     if (status != SHOAL_OK && !isfinite(step->gradient_norm))
@@ -213,16 +166,6 @@ shoal_status shoal_trainer_step(shoal_trainer *self, shoal_train_step *step) {
 
 /* ---- Validations ------------------------------------------------------------------- */
 
-/* Adds a batch to the sums of a validation. */
-static void add_counts(const shoal_train_counts *batch, shoal_train_counts *sum) {
-    sum->sum += batch->sum != 0 ? batch->sum : batch->loss * batch->weight;
-    sum->weight += batch->weight;
-    sum->correct += batch->correct;
-    sum->counted += batch->counted;
-    sum->impossible += batch->impossible;
-    sum->broken += batch->broken;
-}
-
 /* Batches `first` .. first + count - 1 of a part. */
 static shoal_status score_batches(shoal_trainer *self, shoal_model *model,
                                   shoal_part part, int64_t first, int64_t count,
@@ -233,28 +176,30 @@ static shoal_status score_batches(shoal_trainer *self, shoal_model *model,
     shoal_train_counts sum = {0};
     double mean = 0; /* of the batches' losses */
     int64_t sequences = 0;
-    shoal_status status = SHOAL_OK;
-    for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
+    for (int64_t i = 0; i < count; i++) {
         shoal_model_inputs inputs = {0};
         shoal_train_counts counts = {0};
         float *out;
-        status = task->batch(self->data, part, first + i, share, &inputs);
-        if (status == SHOAL_OK)
-            status = shoal_model_forward(model, &inputs, &out);
-        if (status == SHOAL_OK)
-            status = task->step(self->data, out, NULL, &counts);
-        if (status == SHOAL_OK && endless && self->transport)
-            status = sh_trainer_sum(self, &counts, &sequences);
+        TRY(task->batch(self->data, part, first + i, share, &inputs));
+        TRY(shoal_model_forward(model, &inputs, &out));
+        TRY(task->step(self->data, out, NULL, &counts));
+        if (endless && self->transport)
+            TRY(sh_trainer_sum(self, &counts, &sequences));
         mean += counts.loss / (double)count;
-        add_counts(&counts, &sum);
+        sum.sum += counts.sum != 0 ? counts.sum : counts.loss * counts.weight;
+        sum.weight += counts.weight;
+        sum.correct += counts.correct;
+        sum.counted += counts.counted;
+        sum.impossible += counts.impossible;
+        sum.broken += counts.broken;
     }
     sum.loss = sum.weight > 0 ? sum.sum / sum.weight : 0;
-    if (status == SHOAL_OK && !endless && together && self->transport)
-        status = sh_trainer_sum(self, &sum, &sequences);
+    if (!endless && together && self->transport)
+        TRY(sh_trainer_sum(self, &sum, &sequences));
     if (endless)
         sum.loss = mean;
     *score = score_of(&sum);
-    return status == SHOAL_OK && task->score ? task->score(self->data, score) : status;
+    return task->score ? task->score(self->data, score) : SHOAL_OK;
 }
 
 /* With the averaged weights where there are some. */

@@ -129,6 +129,7 @@ class SpeechTrainConfig(ctypes.Structure):
         ("cache", c_char_p),
         ("lexicon", c_char_p),
         ("skip_bad", c_int32),
+        ("pieces", c_int64),
     ]
 
 

@@ -231,8 +231,9 @@ static shoal_status take_utterances(shoal_corpus *corpus, const corpus_lists *li
 
 /* The next unit of a transcript into text; returns where to go on, or NULL at the end.
    Letters are UTF-8; spaces between words are "_". too_long may be NULL. */
-static const char *next_unit(const char *at, bool characters, char text[64],
+static const char *next_unit(const char *at, int32_t units, char text[64],
                              bool *too_long) {
+    const bool characters = units == 1; /* of subwords the words */
     const char *begin = at;
     size_t length = 0;
     if (characters && is_space(*at)) {
@@ -260,7 +261,7 @@ static const char *next_unit(const char *at, bool characters, char text[64],
 
 /* What no model could keep as its units, or could not tell apart, is refused. */
 static void check_transcript(corpus_utterance *one, const list_row *row,
-                             bool characters) {
+                             int32_t characters) {
     const char *at = row ? row->rest : "";
     char unit[64];
     bool too_long = false;
@@ -312,6 +313,24 @@ static const char *transcript_of(const corpus_lists *lists, const corpus_utteran
     return row ? row->rest : "";
 }
 
+/* Subwords learned from the transcripts. */
+static bool learn_units(shoal_corpus *corpus, const corpus_lists *lists, int64_t *room) {
+    const int64_t most = corpus->options.pieces ? corpus->options.pieces : 500;
+    subwords learned = {0};
+    char text[64];
+    bool good = true;
+    for (int64_t i = 0; good && i < corpus->utterance_count; i++) {
+        const char *at = transcript_of(lists, &corpus->utterances[i]);
+        while (good && (at = next_unit(at, 0, text, NULL)))
+            good = sh_subwords_add(&learned, text);
+    }
+    good = good && sh_subwords_learn(&learned, most);
+    for (int64_t i = 0; good && i < learned.unit_count; i++)
+        good = append_unit(corpus, learned.units[i], room);
+    sh_subwords_free(&learned);
+    return good;
+}
+
 /* The options' units, or all that the transcripts of the folder have. */
 static shoal_status make_units(shoal_corpus *corpus, const corpus_lists *lists) {
     int64_t room = 0, since = 0;
@@ -320,7 +339,11 @@ static shoal_status make_units(shoal_corpus *corpus, const corpus_lists *lists) 
     const shoal_corpus_options *options = &corpus->options;
     for (int64_t i = 0; good && options->units && i < options->unit_count; i++)
         good = append_unit(corpus, options->units[i], &room);
-    for (int64_t i = 0; good && !options->units && i < corpus->utterance_count; i++) {
+    const bool learns = !options->units && options->characters == 2;
+    if (good && learns)
+        good = learn_units(corpus, lists, &room);
+    for (int64_t i = 0; good && !options->units && !learns && i < corpus->utterance_count;
+         i++) {
         const char *at = transcript_of(lists, &corpus->utterances[i]);
         while (good && (at = next_unit(at, options->characters, text, NULL)))
             good = append_unit(corpus, text, &room);
@@ -347,15 +370,28 @@ static shoal_status take_labels(shoal_corpus *corpus, const corpus_lists *lists)
         one->first_label = corpus->label_count;
         while ((at = next_unit(at, corpus->options.characters, text, NULL))) {
             const char *key = text;
-            char **found = bsearch(&key, corpus->units, (size_t)corpus->info.units,
-                                   sizeof *corpus->units, compare_texts);
-            const int32_t unit = found ? (int32_t)(found - corpus->units) + 1 : 0;
-            if (unit == 0)
-                sh_corpus_refuse(one, "%s is no unit of the model", sh_shown(text).text);
-            if (!grow(&corpus->labels, &room, corpus->label_count + 1,
+            const bool pieces = corpus->options.characters == 2;
+            int32_t numbers[SUBWORDS_MOST] = {-1};
+            char **found = pieces
+                               ? NULL
+                               : bsearch(&key, corpus->units, (size_t)corpus->info.units,
+                                         sizeof *corpus->units, compare_texts);
+            int count = pieces ? sh_subwords_spell(corpus->units, corpus->info.units,
+                                                   text, numbers)
+                               : found != NULL;
+            if (found)
+                numbers[0] = (int32_t)(found - corpus->units);
+            if (count == 0)
+                sh_corpus_refuse(one,
+                                 pieces ? "%s has letters that the model does not have"
+                                        : "%s is no unit of the model",
+                                 sh_shown(text).text);
+            count = count ? count : 1;
+            if (!grow(&corpus->labels, &room, corpus->label_count + count,
                       sizeof *corpus->labels))
                 return no_memory(corpus->context);
-            corpus->labels[corpus->label_count++] = unit;
+            for (int k = 0; k < count; k++)
+                corpus->labels[corpus->label_count++] = numbers[k] + 1;
         }
         one->label_count = corpus->label_count - one->first_label;
     }
@@ -577,6 +613,8 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
                          corpus->options.characters);
     TRY(make_units(corpus, lists));
     TRY(take_labels(corpus, lists));
+    if (corpus->options.labels_only)
+        return drop_bad(corpus, folder);
     TRY(order_by_recording(corpus));
     TRY(sh_corpus_find_rate(corpus));
     TRY(sh_corpus_features(corpus));

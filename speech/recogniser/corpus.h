@@ -59,4 +59,30 @@ shoal_status sh_corpus_find_rate(shoal_corpus *corpus);
    or a reason. */
 shoal_status sh_corpus_features(shoal_corpus *corpus);
 
+/* ---- Subwords (subwords.c) --------------------------------------------------------- */
+
+enum { SUBWORDS_MOST = 64 }; /* bytes of a word that begins with "_", and its units */
+
+typedef struct {
+    char *text;
+    int64_t count;
+} counted_word;
+
+typedef struct {
+    counted_word *words;
+    int64_t count, room, joined; /* joined: of these no two are equal */
+    char **units; /* [unit_count], in the order in which they were learned */
+    int64_t unit_count, unit_room;
+} subwords;
+
+/* Words, one by one; then at most so many units, letters included (all of which are
+   there). False: out of memory. */
+bool sh_subwords_add(subwords *s, const char *word);
+bool sh_subwords_learn(subwords *s, int64_t most);
+void sh_subwords_free(subwords *s);
+/* The fewest units, in the order of strcmp, that spell a word; returns how many, 0: they
+   cannot. */
+int sh_subwords_spell(char *const *units, int64_t count, const char *word,
+                      int32_t numbers[SUBWORDS_MOST]);
+
 #endif

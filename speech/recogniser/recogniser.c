@@ -68,7 +68,7 @@ typedef struct {
     }
 static const field_row fields[] = {
     CHOICES("loss", "ctc", loss, "ctc", "lf-mmi"),
-    CHOICES("units", NULL, characters, "words", "characters"),
+    CHOICES("units", NULL, characters, "words", "characters", "subwords"),
     NUMBER("bands", NULL, WHOLE, features.bands, 1, 200),
     NUMBER("rate", "16000", WHOLE, features.rate, 0, 16000),
     CHOICES("normalise", NULL, features.normalise, "speaker", "utterance", "none"),

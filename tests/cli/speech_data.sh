@@ -88,6 +88,40 @@ sed -i '3s/ / A_B /' data/train/text
 expect "the space's unit is named" 3 's2-002: its transcript has "_"' train t \
     --units characters
 
+# ---- Units -----------------------------------------------------------------------------
+again
+sed -i 's/$/ AB/' data/train/text
+sed -i 's/$/ BA/' data/dev/text
+rm -rf cache
+expect "words that train has not" 3 "BA is no unit of the model" train w --units words
+check "what chooses units is named" says "--units and --labels"
+check "before features are made" absent cache/*.features
+expect "letters spell any word" 0 "2 of 2 steps" train w
+report "characters of text, without being asked" "$(grep -q '"units": "characters"' \
+    w/log.jsonl || head -c 300 w/log.jsonl)"
+expect "subwords" 0 "2 of 2 steps" train pieces --units subwords --set pieces=8
+expect "and their recogniser" 0 '"error_rate"' shoal eval pieces --data data/dev --json \
+    --cache cache
+check "has pieces of words" grep -q '_A' pieces/best.safetensors
+expect "prints words" 0 "" shoal recognise pieces data/dev/s0-000.wav
+report "a space for _" "$(grep _ out)"
+mv data/train/text data/train/said && mv data/dev/text data/dev/said
+expect "words of another file" 3 "BA is no unit of the model" train w2 --labels said
+
+# ---- A corpus of LibriSpeech's form ----------------------------------------------------
+for part in train-clean-100 dev-clean; do
+    mkdir -p libri/$part/s1/7
+    for n in 0 3 6; do
+        cp good/train/s0-00$n.wav libri/$part/s1/7/s1-7-000$n.wav
+        echo "s1-7-000$n $(sed -n "s/^s0-00$n //p" good/train/text)"
+    done >libri/$part/s1/7/s1-7.trans.txt
+done
+prepare="python3 $root/python/examples/prepare_librispeech.py"
+expect "prepares a corpus" 0 "data3/dev: 3 utterances of 1 speakers" $prepare libri \
+    data3 --test
+expect "no such part" 1 "there is no such folder" $prepare libri data4
+expect "trains on it" 0 "2 of 2 steps" shoal train speech data3 $small --out prepared
+
 # ---- Small things ----------------------------------------------------------------------
 expect "an unknown field" 2 "shoal train speech --print-config shows all" train f \
     --set zzzzzzzz=1

@@ -22,6 +22,67 @@ def remake(old, new, change):
         head["__metadata__"]["config." + key] = value
     text = json.dumps(head).encode()
     open(new, "wb").write(struct.pack("<Q", len(text)) + text + data)
+
+# Whether a table or a file of TensorBoard's events has the numbers of a log.
+def exported(log, path):
+    def crc(data):
+        crc = 0xffffffff
+        for byte in data:
+            crc ^= byte
+            for _ in range(8):
+                crc = crc >> 1 ^ (0x82f63b78 if crc & 1 else 0)
+        return crc ^ 0xffffffff
+    assert crc(b"123456789") == 0xe3069283 # the check value of CRC-32C
+    def masked(data):
+        return ((crc(data) >> 15 | crc(data) << 17) + 0xa282ead8) & 0xffffffff
+    def fields(data): # of a message: {number: value}
+        found, at = {}, 0
+        def varint():
+            nonlocal at
+            value = shift = 0
+            while True:
+                byte, at = data[at], at + 1
+                value |= (byte & 127) << shift
+                shift += 7
+                if byte < 128:
+                    return value
+        while at < len(data):
+            key = varint()
+            size = {1: 8, 5: 4}.get(key & 7) or varint()
+            if key & 7:
+                found[key >> 3], at = data[at:at + size], at + size
+            else:
+                found[key >> 3] = size
+        return found
+    wanted, got = {}, {}
+    for line in map(json.loads, open(log)):
+        for name in ("loss", "learning_rate", "validation_loss", "validation_accuracy"):
+            if "step" in line and name in line:
+                wanted[line["step"], name] = line[name]
+    if path.endswith(".csv"):
+        rows = [line.rstrip("\n").split(",") for line in open(path)]
+        got = {(int(row[0]), name): float(value) for row in rows[1:]
+               for name, value in zip(rows[0], row) if value}
+    else:
+        data, at = open(path, "rb").read(), 0
+        while at < len(data):
+            size, = struct.unpack("<Q", data[at:at + 8])
+            event = data[at + 12:at + 12 + size]
+            sums = struct.unpack("<I", data[at + 8:at + 12]) + struct.unpack(
+                "<I", data[at + 12 + size:at + 16 + size])
+            if sums != (masked(data[at:at + 8]), masked(event)):
+                sys.exit("a checksum is wrong")
+            event = fields(event)
+            if at == 0 and event[3] != b"brain.Event:2":
+                sys.exit("no version")
+            if at > 0:
+                value = fields(fields(event[5])[1])
+                name = value[1].decode().replace("train/", "").replace("/", "_")
+                got[event[2], name], = struct.unpack("<f", value[2])
+            at += size + 16
+    wrong = [key for key in wanted if abs(got.get(key, 1e9) - wanted[key]) > 1e-6]
+    if wrong or not wanted:
+        sys.exit(f"{len(wrong)} of {len(wanted)} are wrong, such as {wrong[:1]}")
 PYTHON
 
 small=(--layers 1 --batch 4 --length 5 --set heads=2 --set head_dim=8
@@ -272,6 +333,12 @@ expect "one kind that cannot be" 3 "shared_qk" shoal eval whole --attention full
     --batches 1000000
 expect "no picture" 2 "no picture" shoal plot whole
 expect "no log" 3 "nowhere" shoal plot nowhere -o x.svg
+check "a table" shoal plot whole -o curve.csv
+check "has the log's numbers" tool exported whole/log.jsonl curve.csv
+check "events for TensorBoard" shoal plot whole/log.jsonl -o events.out.tfevents.1
+check "have the log's numbers" tool exported whole/log.jsonl events.out.tfevents.1
+expect "a table of no log" 3 "nowhere" shoal plot nowhere -o x.csv
+expect "a table of what is no log" 3 "line 1 is damaged" shoal plot full.json -o x.csv
 expect "log is no log" 3 "line 1" shoal plot full.json -o x.svg
 if shoal plot whole killed -o curves.svg 2>err; then
     report "plot svg" "$(grep -q "<svg" curves.svg || echo "no svg")"

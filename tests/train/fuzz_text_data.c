@@ -116,7 +116,7 @@ static void try_squad(const text_reader *reader, bool training, const void *data
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    text_reader reader = {fuzz_context(), a_tokenizer(), LONGEST, false, NULL, NULL};
+    text_reader reader = {fuzz_context(), a_tokenizer(), LONGEST, false, NULL};
     if (size == 0)
         return 0;
     if (data[0] == 'S') {

@@ -30,7 +30,7 @@ static int close_all(void **state) {
 }
 
 static text_reader reader_of(int64_t max_length) {
-    return (text_reader){context, tokenizer, max_length, false, NULL, NULL};
+    return (text_reader){context, tokenizer, max_length, false, NULL};
 }
 
 /* ---- Windows ----------------------------------------------------------------------- */

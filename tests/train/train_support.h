@@ -3,7 +3,7 @@
 #define SHOAL_TRAIN_SUPPORT_H
 
 #include "support.h"
-#include "train/tasks/copy.h"
+#include "train/train.h"
 
 static inline void say(shoal_context *context, shoal_copy_config *config,
                        const char *name, const char *text) {

@@ -5,7 +5,7 @@
 #     models/nn <- models/files <- models/text
 #     models <- speech/audio <- speech/whisper
 #     models <- speech/audio, speech/words <- speech/recogniser
-#     speech <- train <- train/tasks
+#     speech <- train/tasks <- train
 #     attention <- mpi
 # A room's name is its folder, without src/. A new room is a word in a list of rooms and a
 # line of may_use.
@@ -13,7 +13,7 @@ tops="src models speech train mpi exact cli lab" # the folders that consist of r
 core="base kernels cluster attention"
 models="models/kernels models/nn models/files models/text"
 speech="speech/audio speech/whisper speech/words speech/recogniser"
-rooms="$core $models $speech train train/tasks mpi exact cli lab"
+rooms="$core $models $speech train/tasks train mpi exact cli lab"
 
 may_use() { # the rooms that a file of room $1 may use
     case $1 in
@@ -30,8 +30,8 @@ may_use() { # the rooms that a file of room $1 may use
     speech/words) echo "$core $models speech/words" ;;
     speech/recogniser)
         echo "$core $models speech/audio speech/words speech/recogniser" ;;
-    train) echo "$core $models $speech train" ;;
-    train/tasks) echo "$core $models $speech train train/tasks" ;;
+    train/tasks) echo "$core $models $speech train/tasks" ;;
+    train) echo "$core $models $speech train/tasks train" ;;
     mpi) echo "$core mpi" ;;
     exact) echo exact ;;
     cli) echo cli ;;

@@ -12,7 +12,7 @@
 #include <stddef.h>
 
 #include "base/memory.h"
-#include "train/tasks/copy.h"
+#include "train/tasks/task.h"
 
 enum { SYMBOLS = 10, MASK = SYMBOLS + 1 };
 
@@ -22,18 +22,14 @@ static int64_t positions_of(int64_t length) {
     return 2 * (length + 1);
 }
 
-static int64_t masked_symbols(int64_t length) {
-    const int64_t fifth = (2 * length * 2 + 5) / 10;
-    return fifth > 0 ? fifth : 1;
-}
-
 /* One sequence at row `first`, from a key of its own. Draws: 3 i + 0, 1, 2 for symbol i
    of w. */
 static void make_sequence(uint64_t key, int64_t length, int32_t loss, int64_t first,
                           copy_batch *batch) {
     int32_t *tokens = batch->tokens + first, *targets = batch->targets + first,
             *answers = batch->answers + first;
-    int64_t wanted = masked_symbols(length);
+    int64_t wanted = (2 * length * 2 + 5) / 10;
+    wanted = wanted > 0 ? wanted : 1;
     tokens[0] = tokens[length + 1] = 0;
     targets[0] = targets[length + 1] = loss == SHOAL_COPY_ALL ? 0 : SHOAL_IGNORED;
     answers[0] = answers[length + 1] = SHOAL_IGNORED;

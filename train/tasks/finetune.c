@@ -8,9 +8,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "models/files/files.h"
 #include "train/tasks/text.h"
-#include "train/train.h"
 
 /* ---- The configurations ------------------------------------------------------------ */
 
@@ -88,6 +88,7 @@ typedef struct {
 
 typedef struct {
     shoal_context *context;
+    pool memory; /* of itself and the order */
     shoal_train_config *config;
     text_settings settings;
     const glue_task *glue; /* NULL: squad */
@@ -107,25 +108,19 @@ static const text_set *training_set(const text_data *data) {
     return data->glue ? &data->train : &data->answers.windows;
 }
 
-static shoal_status check_paths(const text_data *data) {
-    const text_settings *settings = &data->settings;
-    const bool squad = !data->glue;
-    if (!settings->folder || (squad && !settings->dev))
-        return sh_fail(data->context, SHOAL_INVALID,
-                       squad ? "squad needs --data TRAIN.json and --dev DEV.json"
-                             : "glue needs --data, the folder of its tasks");
-    if (!settings->model_folder)
-        return sh_fail(data->context, SHOAL_INVALID,
-                       "%s needs --model, the folder of a BERT or RoBERTa",
-                       squad ? "squad" : "glue");
-    return SHOAL_OK;
-}
-
 static shoal_status open_model(text_data *data) {
     shoal_model_config *model = &data->config->model;
-    const char *folder = data->settings.model_folder;
+    const char *folder = data->settings.model_folder, *dev = data->settings.dev;
     shoal_context *context = data->context;
     char kind[SHOAL_VALUE_SIZE];
+    if (!data->settings.folder || (!data->glue && !dev))
+        return sh_fail(context, SHOAL_INVALID,
+                       data->glue ? "glue needs --data, the folder of its tasks"
+                                  : "squad needs --data TRAIN.json and --dev DEV.json");
+    if (!folder)
+        return sh_fail(context, SHOAL_INVALID,
+                       "%s needs --model, the folder of a BERT or RoBERTa",
+                       data->glue ? "glue" : "squad");
     shoal_attention_print(&model->attention, kind, sizeof kind);
     if (shoal_kind_describe((int)model->attention.kind)->keys_are_queries)
         return sh_fail(context, SHOAL_INVALID,
@@ -148,31 +143,6 @@ static shoal_status open_model(text_data *data) {
     return SHOAL_OK;
 }
 
-static shoal_status read_parts(text_data *data, const shoal_train_callbacks *callbacks) {
-    const text_settings *settings = &data->settings;
-    const text_reader reader = {data->context,        data->tokenizer,
-                                settings->max_length, settings->skip_bad,
-                                callbacks->message,   callbacks->user};
-    if (data->glue)
-        return sh_glue_read(&reader, data->glue, settings->folder, &data->train,
-                            &data->dev.set);
-    TRY(sh_squad_read(&reader, settings->folder, settings->stride, true, &data->answers));
-    return sh_squad_read(&reader, settings->dev, settings->stride, false,
-                         &data->dev.squad);
-}
-
-/* What is no UTF-8, as paths may be, with '?' for all that is not ASCII. */
-static json_t *json_path(const char *path) {
-    char text[PATH_MAX];
-    json_t *string = json_string(path);
-    if (string)
-        return string;
-    snprintf(text, sizeof text, "%s", path);
-    for (char *c = text; *c; c++)
-        *c = *c < 0 ? '?' : *c;
-    return json_string(text);
-}
-
 static char *note_paths(const text_settings *settings) {
     char path[PATH_MAX];
     json_t *object = json_object();
@@ -180,7 +150,7 @@ static char *note_paths(const text_settings *settings) {
     for (int i = 0; i < 2; i++)
         if (names[i])
             json_object_set_new(object, i ? "dev" : "data",
-                                json_path(realpath(names[i], path) ? path : names[i]));
+                                sh_json_text(realpath(names[i], path) ? path : names[i]));
     char *text = json_dumps(object, JSON_COMPACT);
     json_decref(object);
     return text;
@@ -232,23 +202,33 @@ static shoal_status take_config(text_data *data, bool squad, void *whole) {
 
 static shoal_status open_text(void *user, const shoal_task_opening *opening, void *whole,
                               void **place, shoal_task_sizes *sizes) {
-    text_data *data = *place = calloc(1, sizeof *data);
+    pool memory = {.context = opening->context};
+    text_data *data = *place = sh_pool_take(&memory, 1, sizeof *data);
     if (!data)
-        return sh_fail(opening->context, SHOAL_NO_MEMORY, "out of memory");
+        return SHOAL_NO_MEMORY;
     data->context = opening->context;
+    data->memory = memory;
     data->config = whole;
     data->epoch = -1;
     TRY(take_config(data, user != NULL, whole));
     data->dev.max_answer = data->settings.max_answer;
     if (opening->resumed)
         data->settings.model_folder = opening->resumed;
-    TRY(check_paths(data));
     TRY(open_model(data));
-    const shoal_status status = read_parts(data, opening->callbacks);
+    const text_settings *from = &data->settings;
+    const text_reader reader = {data->context, data->tokenizer, from->max_length,
+                                from->skip_bad, opening->callbacks};
+    shoal_status status = data->glue ? sh_glue_read(&reader, data->glue, from->folder,
+                                                    &data->train, &data->dev.set)
+                                     : sh_squad_read(&reader, from->folder, from->stride,
+                                                     true, &data->answers);
+    if (status == SHOAL_OK && !data->glue)
+        status = sh_squad_read(&reader, from->dev, from->stride, false, &data->dev.squad);
     if (status != SHOAL_OK)
         return status == SHOAL_NO_MEMORY ? status : SHOAL_BAD_FILE;
     set_sizes(data, sizes);
-    data->order = calloc((size_t)training_set(data)->count, sizeof *data->order);
+    data->order =
+        sh_pool_take(&data->memory, training_set(data)->count, sizeof *data->order);
     data->paths = note_paths(&data->settings);
     return data->order && data->paths
                ? SHOAL_OK
@@ -264,9 +244,8 @@ static void close_text(void *place) {
     sh_squad_free(&data->answers);
     sh_text_dev_free(&data->dev);
     sh_text_batch_free(&data->batch);
-    free(data->order);
     free(data->paths);
-    free(data);
+    sh_pool_free(&(pool){data->context, data->memory.last});
 }
 
 static shoal_status start_text(void *place, shoal_model *model) {
@@ -308,14 +287,13 @@ static shoal_status make_batch(void *place, shoal_part part, int64_t number,
     if (data->training)
         plan_epoch(data, number / in_epoch);
     else if (number == 0)
-        TRY(sh_text_dev_begin(&data->dev, data->context, &data->result));
+        TRY(sh_text_dev_begin(&data->dev, &data->result));
     const int64_t *order = data->training ? data->order : NULL;
     shoal_share_split(share, left < batch ? left : batch, &before, &own);
     for (int64_t i = first; i < first + before; i++)
         rows += set->offsets[order ? order[i] + 1 : i + 1] -
                 set->offsets[order ? order[i] : i];
-    if (!sh_text_batch_fill(set, order, first + before, own, &data->batch))
-        return sh_fail(data->context, SHOAL_NO_MEMORY, "out of memory for a batch");
+    TRY(sh_text_batch_fill(set, order, first + before, own, &data->batch));
     *inputs = sh_text_batch_inputs(&data->batch);
     inputs->first_row = rows;
     inputs->first_sequence = before;
@@ -328,10 +306,9 @@ static shoal_status step(void *place, const float *out, float *gradient,
     const text_batch *batch = &data->batch;
     text_loss loss = {0};
     if (!data->training)
-        return sh_text_dev_take(&data->dev, data->context, batch, out, &data->result);
-    const shoal_status status = sh_text_loss(data->context, data->glue,
-                                             training_set(data), batch, out, gradient,
-                                             &loss);
+        return sh_text_dev_take(&data->dev, batch, out, &data->result);
+    const shoal_status status =
+        sh_text_loss(data->glue, training_set(data), batch, out, gradient, &loss);
     *counts = (shoal_train_counts){.loss = loss.mean,
                                    .weight = (double)batch->count,
                                    .correct = loss.correct,
@@ -342,7 +319,7 @@ static shoal_status step(void *place, const float *out, float *gradient,
 static shoal_status score_text(void *place, shoal_train_score *score) {
     text_data *data = place;
     text_result *result = &data->result;
-    const shoal_status status = sh_text_dev_end(&data->dev, data->context, result);
+    const shoal_status status = sh_text_dev_end(&data->dev, result);
     *score = (shoal_train_score){.loss = result->loss,
                                  .correct = result->correct,
                                  .counted = result->counted,
@@ -406,23 +383,7 @@ static shoal_status write_config(const text_data *data, const char *folder) {
     return status;
 }
 
-/* Copies a file of the model's folder; one that is not there is no mistake. */
-static shoal_status copy_file(const text_data *data, const char *folder,
-                              const char *name) {
-    char from[SH_PATH], to[SH_PATH];
-    file_map map;
-    TRY(sh_path(data->context, from, data->settings.model_folder, name));
-    TRY(sh_path(data->context, to, folder, name));
-    if (access(from, R_OK) != 0)
-        return SHOAL_OK;
-    TRY(sh_file_map_open(data->context, from, &map));
-    const file_part part = {map.bytes, map.size};
-    const shoal_status status =
-        sh_file_replace(data->context, to, &part, 1, SHOAL_SYNC_NONE);
-    sh_file_map_close(&map);
-    return status;
-}
-
+/* The tokenizer and how the model pools: files that are not there are no mistake. */
 static shoal_status prepare_folder(void *place, const char *folder) {
     static const char *const names[] = {"tokenizer.json",
                                         "tokenizer_config.json",
@@ -433,15 +394,26 @@ static shoal_status prepare_folder(void *place, const char *folder) {
                                         "modules.json",
                                         "1_Pooling/config.json"};
     const text_data *data = place;
+    shoal_context *context = data->context;
     char from[SH_PATH], to[SH_PATH];
     TRY(write_config(data, folder));
-    TRY(sh_path(data->context, from, data->settings.model_folder,
-                "1_Pooling/config.json"));
-    TRY(sh_path(data->context, to, folder, "1_Pooling"));
-    if (access(from, F_OK) == 0)
-        TRY(sh_make_folder(data->context, to)); /* how the model pools */
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        TRY(copy_file(data, folder, names[i]));
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        file_map map;
+        TRY(sh_path(context, from, data->settings.model_folder, names[i]));
+        if (access(from, R_OK) != 0)
+            continue;
+        if (strchr(names[i], '/')) {
+            TRY(sh_path(context, to, folder, "1_Pooling"));
+            TRY(sh_make_folder(context, to));
+        }
+        TRY(sh_path(context, to, folder, names[i]));
+        TRY(sh_file_map_open(context, from, &map));
+        const file_part part = {map.bytes, map.size};
+        const shoal_status status =
+            sh_file_replace(context, to, &part, 1, SHOAL_SYNC_NONE);
+        sh_file_map_close(&map);
+        TRY(status);
+    }
     return SHOAL_OK;
 }
 

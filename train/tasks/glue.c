@@ -4,13 +4,10 @@
 #include <inttypes.h>
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-#include "base/context.h"
-#include "shoal_train.h"
 #include "train/tasks/text.h"
 
 /* ---- Tasks ------------------------------------------------------------------------ */
@@ -123,57 +120,54 @@ static bool take_label(tsv_file *f, const char *text, float *label) {
 }
 
 /* f->wrong says why a row cannot be used. */
-static shoal_status take_row(tsv_file *f, text_set *set) {
+static shoal_status take_line(tsv_file *f, char *line, text_set *set) {
+    const glue_task *task = f->task;
     const text_reader *reader = f->reader;
     float label;
     shoal_tokens tokens;
-    if (f->wanted ? f->count != f->wanted : f->count < f->task->fields) {
-        snprintf(f->wrong, sizeof f->wrong, "it has %d columns; it should have %d",
-                 f->count, f->wanted ? f->wanted : f->task->fields);
-        return SHOAL_OK;
-    }
-    if (!take_label(f, f->fields[f->places[2]], &label))
-        return SHOAL_OK;
-    const shoal_text text = {.text = f->fields[f->places[0]],
-                             .size = -1,
-                             .pair = f->task->columns[1] ? f->fields[f->places[1]] : NULL,
-                             .pair_size = -1,
-                             .most = reader->max_length};
-    const shoal_status status = shoal_tokenizer_encode(reader->tokenizer, &text, &tokens);
-    if (status != SHOAL_OK && status != SHOAL_NO_MEMORY) {
-        snprintf(f->wrong, sizeof f->wrong, "%s", shoal_context_message(reader->context));
-        return SHOAL_OK;
-    }
-    if (status == SHOAL_OK && !sh_text_set_add(set, tokens.count, tokens.ids,
-                                               tokens.types, NULL, label, NULL, 0))
-        return sh_fail(reader->context, SHOAL_NO_MEMORY, "out of memory");
-    return status;
-}
-
-static shoal_status take_line(tsv_file *f, char *line, text_set *set) {
-    const glue_task *task = f->task;
     f->count = 0;
     for (char *at = line; at && f->count < FIELDS_MOST;)
         f->fields[f->count++] = strsep(&at, "\t");
     if (f->line == 1 && take_header(f))
         return SHOAL_OK;
     if (!f->wanted && !task->fields)
-        return sh_fail(f->reader->context, SHOAL_BAD_FILE,
+        return sh_fail(reader->context, SHOAL_BAD_FILE,
                        "%s: line 1: %s needs a header with the columns %s%s%s and %s",
                        f->path, task->name, task->columns[0],
                        task->columns[1] ? ", " : "",
                        task->columns[1] ? task->columns[1] : "", task->columns[2]);
     /* Of a file that is both parts every tenth row is dev's. */
     const bool last = f->rows++ % SHARED_DEV == SHARED_DEV - 1;
-    return !f->shared || last == f->dev ? take_row(f, set) : SHOAL_OK;
+    if (f->shared && last != f->dev)
+        return SHOAL_OK;
+    if (f->wanted ? f->count != f->wanted : f->count < task->fields) {
+        snprintf(f->wrong, sizeof f->wrong, "it has %d columns; it should have %d",
+                 f->count, f->wanted ? f->wanted : task->fields);
+        return SHOAL_OK;
+    }
+    if (!take_label(f, f->fields[f->places[2]], &label))
+        return SHOAL_OK;
+    const shoal_text text = {.text = f->fields[f->places[0]],
+                             .size = -1,
+                             .pair = task->columns[1] ? f->fields[f->places[1]] : NULL,
+                             .pair_size = -1,
+                             .most = reader->max_length};
+    const shoal_status status = shoal_tokenizer_encode(reader->tokenizer, &text, &tokens);
+    if (status == SHOAL_OK)
+        return sh_text_set_add(reader->context, set, tokens.count, tokens.ids,
+                               tokens.types, NULL, label, NULL, 0);
+    snprintf(f->wrong, sizeof f->wrong, "%s", shoal_context_message(reader->context));
+    return status == SHOAL_NO_MEMORY ? status : SHOAL_OK;
 }
 
-static shoal_status read_lines(tsv_file *f, FILE *file, text_set *set) {
+static shoal_status read_part(tsv_file *f, text_set *set) {
+    shoal_context *context = f->reader->context;
+    FILE *file = fopen(f->path, "r");
     char *line = NULL;
     size_t room = 0;
     ssize_t size;
     shoal_status status = SHOAL_OK;
-    while (status == SHOAL_OK && (size = getline(&line, &room, file)) >= 0) {
+    while (file && status == SHOAL_OK && (size = getline(&line, &room, file)) >= 0) {
         f->line++;
         f->wrong[0] = 0;
         while (size > 0 && (line[size - 1] == '\n' || line[size - 1] == '\r'))
@@ -185,33 +179,24 @@ static shoal_status read_lines(tsv_file *f, FILE *file, text_set *set) {
         else if (*text)
             status = take_line(f, text, set);
         if (status == SHOAL_OK && f->wrong[0] && !f->reader->skip_bad)
-            status = sh_fail(f->reader->context, SHOAL_BAD_FILE,
+            status = sh_fail(context, SHOAL_BAD_FILE,
                              "%s: line %" PRId64 ": %s; --skip-bad leaves such rows out",
                              f->path, f->line, f->wrong);
         f->left_out += f->wrong[0] != 0;
     }
     free(line);
-    return status;
-}
-
-static shoal_status read_part(tsv_file *f, text_set *set) {
-    const text_reader *reader = f->reader;
-    FILE *file = fopen(f->path, "r");
-    shoal_status status = file ? read_lines(f, file, set) : SHOAL_OK;
     if (!file || (status == SHOAL_OK && ferror(file)))
-        status = sh_fail(reader->context, SHOAL_BAD_FILE, "%s cannot be read: %s",
-                         f->path, strerror(errno));
+        status = sh_fail(context, SHOAL_BAD_FILE, "%s cannot be read: %s", f->path,
+                         strerror(errno));
     if (file)
         fclose(file);
-    if (status == SHOAL_OK && set->count == 0)
-        status = sh_fail(reader->context, SHOAL_BAD_FILE, "%s: has no rows", f->path);
-    if (status == SHOAL_OK && f->left_out && reader->message) {
-        char text[PATH_MAX + 64];
-        snprintf(text, sizeof text, "%s: %" PRId64 " rows were left out", f->path,
-                 f->left_out);
-        reader->message(reader->user, text);
-    }
-    return status;
+    TRY(status);
+    if (set->count == 0)
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: has no rows", f->path);
+    if (f->left_out)
+        sh_warn(f->reader->callbacks, "%s: %" PRId64 " rows were left out", f->path,
+                f->left_out);
+    return SHOAL_OK;
 }
 
 /* ---- Files ------------------------------------------------------------------------ */
@@ -246,7 +231,6 @@ shoal_status sh_glue_read(const text_reader *reader, const glue_task *task,
                           const char *folder, text_set *train, text_set *dev) {
     text_set *const sets[] = {train, dev};
     char paths[2][PATH_MAX];
-    shoal_status status = SHOAL_OK;
     for (int i = 0; i < 2; i++)
         if (!find_file(task, folder, i ? task->dev : task->train, paths[i])) {
             if (sets[i])
@@ -255,14 +239,14 @@ shoal_status sh_glue_read(const text_reader *reader, const glue_task *task,
                                i ? task->dev[0] : task->train[0], task->name);
             paths[i][0] = 0;
         }
-    for (int i = 0; i < 2 && status == SHOAL_OK; i++) {
+    for (int i = 0; i < 2; i++) {
         tsv_file f = {.reader = reader,
                       .task = task,
                       .path = paths[i],
                       .shared = strcmp(paths[0], paths[1]) == 0,
                       .dev = i == 1};
         if (sets[i])
-            status = read_part(&f, sets[i]);
+            TRY(read_part(&f, sets[i]));
     }
-    return status;
+    return SHOAL_OK;
 }

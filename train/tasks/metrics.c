@@ -13,20 +13,6 @@ const char *const sh_text_metric_names[METRICS] = {"",           "accuracy", "f1
                                                    "matthews",   "pearson",  "spearman",
                                                    "exact_match"};
 
-static double correlation(int64_t count, const double *x, const double *y) {
-    double mean_x = 0, mean_y = 0, xx = 0, yy = 0, xy = 0;
-    for (int64_t i = 0; i < count; i++) {
-        mean_x += x[i] / (double)count;
-        mean_y += y[i] / (double)count;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        xx += (x[i] - mean_x) * (x[i] - mean_x);
-        yy += (y[i] - mean_y) * (y[i] - mean_y);
-        xy += (x[i] - mean_x) * (y[i] - mean_y);
-    }
-    return xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : 0;
-}
-
 typedef struct {
     double value;
     int64_t at;
@@ -55,21 +41,28 @@ static double correlate(int64_t count, const float *predicted, const float *want
                         bool by_rank) {
     double *x = calloc(2 * (size_t)count + 1, sizeof *x), *y = x + count;
     ranked *sorted = calloc((size_t)count + 1, sizeof *sorted);
-    double found = NAN;
-    if (x && sorted) {
-        for (int64_t i = 0; i < count; i++) {
-            x[i] = (double)predicted[i];
-            y[i] = (double)wanted[i];
-        }
-        if (by_rank) {
-            find_ranks(count, predicted, sorted, x);
-            find_ranks(count, wanted, sorted, y);
-        }
-        found = correlation(count, x, y);
+    double mean_x = 0, mean_y = 0, xx = 0, yy = 0, xy = 0;
+    const bool there = x && sorted;
+    for (int64_t i = 0; there && i < count; i++) {
+        x[i] = (double)predicted[i];
+        y[i] = (double)wanted[i];
+    }
+    if (there && by_rank) {
+        find_ranks(count, predicted, sorted, x);
+        find_ranks(count, wanted, sorted, y);
+    }
+    for (int64_t i = 0; there && i < count; i++) {
+        mean_x += x[i] / (double)count;
+        mean_y += y[i] / (double)count;
+    }
+    for (int64_t i = 0; there && i < count; i++) {
+        xx += (x[i] - mean_x) * (x[i] - mean_x);
+        yy += (y[i] - mean_y) * (y[i] - mean_y);
+        xy += (x[i] - mean_x) * (y[i] - mean_y);
     }
     free(sorted);
     free(x);
-    return found;
+    return !there ? (double)NAN : xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : 0;
 }
 
 double sh_text_metric(text_metric metric, int64_t count, const float *predicted,
@@ -113,30 +106,8 @@ static bool is_word(int32_t code) {
            (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO);
 }
 
-/* The characters in lower case without punctuation; returns how many. A byte that is no
-   UTF-8 becomes a code of its own, beyond all characters. */
+/* A byte that is no UTF-8 becomes a code of its own, beyond all characters. */
 enum { RAW_BYTE = 0x110000 };
-
-static int64_t take_letters(const char *text, int32_t *letters) {
-    const utf8proc_uint8_t *at = (const utf8proc_uint8_t *)text;
-    utf8proc_ssize_t left = (utf8proc_ssize_t)strlen(text);
-    int64_t count = 0;
-    while (left > 0) {
-        utf8proc_int32_t code;
-        utf8proc_ssize_t used = utf8proc_iterate(at, left, &code);
-        if (used <= 0) {
-            code = RAW_BYTE + *at;
-            used = 1;
-        } else {
-            code = utf8proc_tolower(code);
-        }
-        at += used;
-        left -= used;
-        if (code >= 128 || !ispunct((int)code))
-            letters[count++] = code;
-    }
-    return count;
-}
 
 /* How many letters an article has that begins here; 0: there is none. */
 static int64_t article_at(const int32_t *letters, int64_t count, int64_t at) {
@@ -154,52 +125,54 @@ static int64_t article_at(const int32_t *letters, int64_t count, int64_t at) {
     return 0;
 }
 
-static char *put_letter(int32_t code, char *to) {
-    if (code < RAW_BYTE)
-        return to + utf8proc_encode_char(code, (utf8proc_uint8_t *)to);
-    *to = (char)(code - RAW_BYTE);
-    return to + 1;
-}
-
 char *sh_squad_normalise(const char *text) {
     const size_t size = strlen(text);
+    const utf8proc_uint8_t *at = (const utf8proc_uint8_t *)text;
     int32_t *letters = calloc(size + 1, sizeof *letters);
     char *made = malloc(4 * size + 1), *to = made;
-    bool gap = false;
-    if (letters && made) {
-        const int64_t count = take_letters(text, letters);
-        for (int64_t i = 0; i < count;) {
-            const int64_t article = article_at(letters, count, i);
-            if (article || is_space(letters[i])) {
-                gap = true;
-                i += article ? article : 1;
-                continue;
-            }
-            if (gap && to > made)
-                *to++ = ' ';
-            gap = false;
-            to = put_letter(letters[i++], to);
-        }
-        *to = 0;
-    } else {
+    int64_t count = 0;
+    if (!letters || !made) {
+        free(letters);
         free(made);
-        made = NULL;
+        return NULL;
     }
+    for (size_t left = size; left > 0;) { /* lower case, without punctuation */
+        utf8proc_int32_t code;
+        utf8proc_ssize_t used = utf8proc_iterate(at, (utf8proc_ssize_t)left, &code);
+        code = used > 0 ? utf8proc_tolower(code) : RAW_BYTE + *at;
+        used = used > 0 ? used : 1;
+        at += used;
+        left -= (size_t)used;
+        if (code >= 128 || !ispunct((int)code))
+            letters[count++] = code;
+    }
+    for (int64_t i = 0, gap = 0; i < count;) {
+        const int64_t article = article_at(letters, count, i);
+        if (article || is_space(letters[i])) {
+            gap = 1;
+            i += article ? article : 1;
+            continue;
+        }
+        if (gap && to > made)
+            *to++ = ' ';
+        gap = 0;
+        const int32_t code = letters[i++];
+        if (code < RAW_BYTE)
+            to += utf8proc_encode_char(code, (utf8proc_uint8_t *)to);
+        else
+            *to++ = (char)(code - RAW_BYTE);
+    }
+    *to = 0;
     free(letters);
     return made;
 }
 
-/* Whether `word` [size] is the word of `text` that begins at `at`. */
-static bool same_word(const char *at, const char *word, size_t size) {
-    return strncmp(at, word, size) == 0 && (at[size] == ' ' || at[size] == 0);
-}
-
-/* How often it is there before `end`. */
+/* How often a word [size] is in a text before `end`. */
 static int64_t count_word(const char *text, const char *end, const char *word,
                           size_t size) {
     int64_t count = 0;
     for (const char *at = text; at < end; at += strcspn(at, " "), at += *at == ' ')
-        count += same_word(at, word, size);
+        count += strncmp(at, word, size) == 0 && (at[size] == ' ' || at[size] == 0);
     return count;
 }
 

@@ -11,7 +11,7 @@
 
 static const char *const losses[] = {"ctc", "lf-mmi", NULL};
 static const char *const topologies[] = {"chain", "one", "blank", NULL};
-static const char *const units[] = {"words", "characters", NULL};
+static const char *const units[] = {"words", "characters", "subwords", "auto", NULL};
 static const char *const normalisations[] = {"speaker", "utterance", "none", NULL};
 static const char *const truths[] = {"false", "true", NULL};
 
@@ -44,7 +44,8 @@ static const shoal_field fields[] =
       .type = SHOAL_FIELD_TEXT,
       PLACE(labels),
       .about = "file of transcripts in the data folders"},
-     CHOICE(units, units, "of the transcripts"),
+     CHOICE(units, units, "of the transcripts; auto: characters of text, else words"),
+     INTEGER(pieces, 2, 1 << 20, "subwords: how many at most, letters included"),
      {.name = "data",
       .type = SHOAL_FIELD_TEXT,
       PLACE(train.data),
@@ -137,6 +138,8 @@ static int defaults(void *user, const char *preset, void *whole) {
     train.validate_every = 400;
     *config = (shoal_speech_train_config){.train = train,
                                           .labels = "text",
+                                          .units = SHOAL_UNITS_AUTO,
+                                          .pieces = 500,
                                           .bands = 40,
                                           .hop = 4,
                                           .context = 12,
@@ -170,7 +173,7 @@ static int defaults(void *user, const char *preset, void *whole) {
 enum { LEAST_SECONDS = 180 };
 
 typedef struct {
-    shoal_context *context;
+    pool memory; /* of itself, and the units */
     const shoal_speech_train_config *config;
     speech_set train, dev;
     speech_batch batch;
@@ -187,32 +190,19 @@ static const char *unit_of(const speech_data *data, int64_t index) {
                          : shoal_corpus_unit(data->train.corpora[0], index + 1);
 }
 
-static char *list_units(const speech_data *data) {
-    const char *unit;
-    size_t bytes = 1;
-    for (int64_t i = 0; (unit = unit_of(data, i)); i++)
-        bytes += strlen(unit) + 1;
-    char *text = calloc(bytes, 1), *at = text;
-    for (int64_t i = 0; text && (unit = unit_of(data, i)); i++)
-        at += sprintf(at, "%s\n", unit);
-    return text;
-}
-
 /* Words of both parts that have no pronunciation are named before either is refused. The
    rate is that of the train part. */
 static shoal_status open_words(const shoal_task_opening *opening,
                                shoal_speech_train_config *config, speech_data *data,
                                const char *train, const char *dev) {
     shoal_context *context = opening->context;
-    if (!config->lexicon || config->units != 0)
+    if (!config->lexicon || config->units != SHOAL_UNITS_WORDS)
         return sh_fail(context, SHOAL_BAD_FILE,
                        "lf-mmi needs transcripts of words, and --lexicon FILE with their "
                        "phones");
-    shoal_status status =
-        sh_lexicon_open(context, config->lexicon, NULL, 0, &data->lexicon);
-    if (status != SHOAL_OK)
-        return status;
-    status = sh_lfmmi_open_set(opening, train, config, true, data->lexicon, &data->train);
+    TRY(sh_lexicon_open(context, config->lexicon, NULL, 0, &data->lexicon));
+    const shoal_status status =
+        sh_lfmmi_open_set(opening, train, config, true, data->lexicon, &data->train);
     if (!data->train.words)
         return status;
     config->rate = data->train.info.rate;
@@ -220,9 +210,17 @@ static shoal_status open_words(const shoal_task_opening *opening,
     memcpy(message, context->message, sizeof message);
     const shoal_status of_dev =
         sh_lfmmi_open_set(opening, dev, config, false, data->lexicon, &data->dev);
-    if (status == SHOAL_OK)
-        return of_dev;
-    return sh_fail(context, status, "%s", message);
+    return status == SHOAL_OK ? of_dev : sh_fail(context, status, "%s", message);
+}
+
+/* Transcripts that nobody said anything about: those of `text` are words, most of which a
+   dev part has for the first time; another file has units already. */
+static void choose_units(shoal_speech_train_config *config) {
+    if (config->units == SHOAL_UNITS_AUTO)
+        config->units = config->loss == SHOAL_SPEECH_CTC &&
+                                strcmp(config->labels, "text") == 0
+                            ? SHOAL_UNITS_CHARACTERS
+                            : SHOAL_UNITS_WORDS;
 }
 
 /* The dev part has the units of the train part. */
@@ -234,51 +232,55 @@ static shoal_status open_parts(const shoal_task_opening *opening,
         return sh_fail(opening->context, SHOAL_BAD_FILE,
                        "speech needs a data folder with the parts train and dev: shoal "
                        "train speech DATA");
+    choose_units(config);
     if (config->loss == SHOAL_SPEECH_LFMMI)
         return open_words(opening, config, data, train, dev);
-    const shoal_status status =
-        sh_speech_open(opening, train, config, true, NULL, 0, &data->train);
+    TRY(sh_speech_check_units(opening, train, dev, config));
+    TRY(sh_speech_open(opening, train, config, true, NULL, 0, &data->train));
     config->rate = data->train.info.rate;
-    return status == SHOAL_OK
-               ? sh_speech_open_alike(opening, dev, config, &data->train, &data->dev)
-               : status;
+    return sh_speech_open_alike(opening, dev, config, &data->train, &data->dev);
 }
 
-static void set_sizes(shoal_speech_train_config *config, speech_data *data) {
-    const int64_t least =
-        shoal_features_positions(&data->train.features, 100 * LEAST_SECONDS);
-    const int64_t longest = sh_speech_longest(&data->train);
-    const int64_t dev = sh_speech_longest(&data->dev);
+/* Sizes that follow from the data. */
+static void set_sizes(shoal_speech_train_config *config, speech_data *data,
+                      shoal_share share, shoal_task_sizes *sizes) {
+    const int64_t longest[] = {sh_speech_longest(&data->train),
+                               sh_speech_longest(&data->dev),
+                               shoal_features_positions(&data->train.features,
+                                                        100 * LEAST_SECONDS)};
     shoal_model_config *model = &config->train.model;
     model->features = shoal_features_width(&data->train.features);
     model->outputs = data->lfmmi ? shoal_lfmmi_describe(data->lfmmi).outputs
                                  : data->train.info.units + 1;
-    model->max_length = longest > dev ? longest : dev;
-    if (model->max_length < least)
-        model->max_length = least;
+    model->max_length = 0;
+    for (int i = 0; i < 3; i++)
+        model->max_length = longest[i] > model->max_length ? longest[i]
+                                                           : model->max_length;
     uint64_t fingerprint = data->train.info.fingerprint ^
                            (data->dev.info.fingerprint << 1);
     if (data->lexicon)
         fingerprint ^= sh_lfmmi_fingerprint(&data->train, data->lexicon) << 2;
     snprintf(config->train.data, sizeof config->train.data, "%016" PRIx64, fingerprint);
-    if (config->train.steps > 0)
-        return;
-    for (int64_t epoch = 0;
-         epoch < config->train.epochs && sh_speech_plan(&data->train, epoch, true);
-         epoch++) /* batches differ from epoch to epoch */
-        config->train.steps += data->train.batch_count;
-}
-
-/* CTC has one position at least for each label, and one between two of the same unit. */
-static int64_t least_positions(const shoal_utterance *one) {
-    int64_t count = one->label_count;
-    for (int64_t i = 1; i < one->label_count; i++)
-        count += one->labels[i] == one->labels[i - 1];
-    return count;
+    if (config->train.steps == 0)
+        for (int64_t epoch = 0;
+             epoch < config->train.epochs && sh_speech_plan(&data->train, epoch, true);
+             epoch++) /* batches differ from epoch to epoch */
+            config->train.steps += data->train.batch_count;
+    const int64_t train = sh_speech_most_rows(&data->train);
+    const int64_t dev = sh_speech_most_rows(&data->dev);
+    sizes->max_batch = config->train.batch;
+    sizes->max_rows = train > dev ? train : dev;
+    if (share.count > 1) { /* its part, and half a sequence at each end */
+        const int64_t own = sizes->max_rows / share.count + model->max_length + 1;
+        sizes->max_rows = own < sizes->max_rows ? own : sizes->max_rows;
+    }
+    sh_speech_plan(&data->dev, 0, false);
+    sizes->validation_batches = data->dev.batch_count;
 }
 
 /* What has too few positions teaches nothing: said before the first step, and refused
-   where it is everything. */
+   where it is everything. CTC has one position at least for each label, and one between
+   two of the same unit. */
 static shoal_status check_positions(const shoal_task_opening *opening,
                                     const speech_set *set) {
     const int64_t all = set->info.utterances;
@@ -286,8 +288,10 @@ static shoal_status check_positions(const shoal_task_opening *opening,
     for (int64_t i = 0; i < all; i++) {
         shoal_utterance one;
         shoal_corpus_utterance(set->corpora[set->plain], i, &one);
-        lost += shoal_features_positions(&set->features, one.frames) <
-                least_positions(&one);
+        int64_t least = one.label_count;
+        for (int64_t k = 1; k < one.label_count; k++)
+            least += one.labels[k] == one.labels[k - 1];
+        lost += shoal_features_positions(&set->features, one.frames) < least;
     }
     if (lost == all)
         return sh_fail(opening->context, SHOAL_BAD_FILE,
@@ -304,36 +308,31 @@ static shoal_status check_positions(const shoal_task_opening *opening,
 static shoal_status open_speech(void *user, const shoal_task_opening *opening,
                                 void *whole, void **place, shoal_task_sizes *sizes) {
     shoal_speech_train_config *config = whole;
-    shoal_context *context = opening->context;
-    speech_data *data = *place = calloc(1, sizeof *data);
+    pool memory = {.context = opening->context};
+    speech_data *data = *place = sh_pool_take(&memory, 1, sizeof *data);
+    const char *unit;
+    int64_t bytes = 1;
     (void)user;
     if (!data)
-        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
-    data->context = context;
+        return SHOAL_NO_MEMORY;
+    data->memory = memory;
     data->config = config;
     TRY(open_parts(opening, config, data));
-    TRY(data->lexicon
-            ? sh_lfmmi_create(context, config, data->lexicon, &data->train, &data->lfmmi)
-            : check_positions(opening, &data->train));
-    data->scorer = (speech_scorer){.context = context,
+    TRY(data->lexicon ? sh_lfmmi_create(opening->context, config, data->lexicon,
+                                        &data->train, &data->lfmmi)
+                      : check_positions(opening, &data->train));
+    data->scorer = (speech_scorer){.memory = {.context = opening->context},
                                    .lfmmi = data->lfmmi,
                                    .lexicon = data->lexicon,
                                    .every = config->every};
-    data->units = list_units(data);
+    for (int64_t i = 0; (unit = unit_of(data, i)); i++)
+        bytes += (int64_t)strlen(unit) + 1;
+    data->units = sh_pool_take(&data->memory, bytes, 1);
     if (!data->units)
-        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
-    set_sizes(config, data);
-    const int64_t train = sh_speech_most_rows(&data->train);
-    const int64_t dev = sh_speech_most_rows(&data->dev);
-    sizes->max_batch = config->train.batch;
-    sizes->max_rows = train > dev ? train : dev;
-    if (opening->share.count > 1) { /* its part, and half a sequence at each end */
-        const int64_t longest = config->train.model.max_length;
-        const int64_t share = sizes->max_rows / opening->share.count + longest + 1;
-        sizes->max_rows = share < sizes->max_rows ? share : sizes->max_rows;
-    }
-    sh_speech_plan(&data->dev, 0, false);
-    sizes->validation_batches = data->dev.batch_count;
+        return SHOAL_NO_MEMORY;
+    for (int64_t i = 0, at = 0; (unit = unit_of(data, i)); i++)
+        at += sprintf(data->units + at, "%s\n", unit);
+    set_sizes(config, data, opening->share, sizes);
     return SHOAL_OK;
 }
 
@@ -347,8 +346,7 @@ static void close_speech(void *place) {
     sh_speech_scorer_free(&data->scorer);
     shoal_lfmmi_destroy(data->lfmmi);
     shoal_lexicon_close(data->lexicon);
-    free(data->units);
-    free(data);
+    sh_pool_free(&(pool){data->memory.context, data->memory.last});
 }
 
 shoal_status shoal_speech_check(shoal_context *context,
@@ -361,14 +359,15 @@ shoal_status shoal_speech_check(shoal_context *context,
     char train[SH_PATH], path[SH_PATH];
     shoal_speech_train_config own = *config;
     speech_set first = {0}, set = {0};
+    choose_units(&own);
     TRY(sh_path(context, train, config->folder, "train"));
     TRY(sh_path(context, path, config->folder, part));
     shoal_status status = sh_speech_open(&opening, train, &own, false, NULL, 0, &first);
     own.rate = first.info.rate;
-    if (status == SHOAL_OK && config->loss == SHOAL_SPEECH_CTC)
-        status = sh_speech_open_alike(&opening, path, &own, &first, &set);
-    else if (status == SHOAL_OK)
-        status = sh_speech_open(&opening, path, &own, false, NULL, 0, &set);
+    if (status == SHOAL_OK)
+        status = config->loss == SHOAL_SPEECH_CTC
+                     ? sh_speech_open_alike(&opening, path, &own, &first, &set)
+                     : sh_speech_open(&opening, path, &own, false, NULL, 0, &set);
     sh_speech_close(&first);
     sh_speech_close(&set);
     return status;
@@ -385,8 +384,7 @@ void sh_add_edits(const shoal_edits *edits, shoal_edits *sum) {
 
 void sh_speech_scorer_free(speech_scorer *scorer) {
     shoal_ctc_destroy(scorer->ctc);
-    sh_lfmmi_scorer_free(scorer);
-    free(scorer->spelled);
+    sh_pool_free(&scorer->memory);
     *scorer = (speech_scorer){0};
 }
 
@@ -396,9 +394,8 @@ static int64_t grown(int64_t have, int64_t want) {
 
 static shoal_status make_room(speech_scorer *s, const speech_batch *batch,
                               int64_t classes) {
-    if (!sh_grow(&s->spelled, &s->spelled_room, (size_t)batch->longest,
-                 sizeof *s->spelled))
-        return sh_fail(s->context, SHOAL_NO_MEMORY, "out of memory");
+    TRY(sh_pool_grow(&s->memory, &s->spelled, &s->spelled_room, batch->longest,
+                     sizeof *s->spelled));
     if (s->ctc && classes == s->classes && batch->count <= s->batch &&
         batch->longest <= s->rows && batch->most_labels <= s->labels)
         return SHOAL_OK;
@@ -408,52 +405,41 @@ static shoal_status make_room(speech_scorer *s, const speech_batch *batch,
     s->batch = grown(s->batch, batch->count);
     s->rows = grown(s->rows, batch->longest);
     s->labels = grown(s->labels, batch->most_labels);
-    return shoal_ctc_create(s->context, classes, s->batch, s->rows, s->labels, &s->ctc);
+    return shoal_ctc_create(s->memory.context, classes, s->batch, s->rows, s->labels,
+                            &s->ctc);
 }
 
-/* The edits of sequence b. */
-static shoal_status count_edits(speech_scorer *s, const speech_batch *batch,
-                                int64_t classes, const float *logits, int64_t b,
-                                shoal_edits *edits) {
-    const int64_t first = batch->offsets[b], rows = batch->offsets[b + 1] - first;
-    const int64_t label = batch->label_offsets[b];
-    int64_t count = 0;
-    const float *own = logits + first * classes;
-    const shoal_status status =
-        s->beams
-            ? shoal_ctc_search(s->context, rows, classes, own, s->beams, s->spelled, NULL,
-                               &count, NULL)
-            : shoal_ctc_greedy(s->context, rows, classes, own, s->spelled, NULL, &count);
-    if (status != SHOAL_OK)
-        return status;
-    return shoal_count_edits(s->context, batch->labels + label,
-                             batch->label_offsets[b + 1] - label, s->spelled, count,
-                             edits);
-}
-
-shoal_status sh_speech_score(speech_scorer *scorer, const speech_batch *batch,
-                             int64_t classes, const float *logits, float *gradient,
-                             speech_result *result, shoal_edits *each) {
+shoal_status sh_speech_score(speech_scorer *s, const speech_batch *batch, int64_t classes,
+                             const float *logits, float *gradient, speech_result *result,
+                             shoal_edits *each) {
     const shoal_ctc_batch labels = {batch->count, batch->offsets, batch->labels,
                                     batch->label_offsets};
-    const int64_t count = batch->label_offsets[batch->count];
+    const int64_t all = batch->label_offsets[batch->count];
+    shoal_context *context = s->memory.context;
     shoal_ctc_result loss;
-    if (scorer->lfmmi)
-        return sh_lfmmi_score(scorer, batch, classes, logits, gradient, result, each);
-    shoal_status status = make_room(scorer, batch, classes);
-    for (int64_t b = 0; b < batch->count && status == SHOAL_OK; b++) {
+    if (s->lfmmi)
+        return sh_lfmmi_score(s, batch, classes, logits, gradient, result, each);
+    TRY(make_room(s, batch, classes));
+    for (int64_t b = 0; b < batch->count; b++) {
+        const int64_t first = batch->offsets[b], rows = batch->offsets[b + 1] - first;
+        const int64_t label = batch->label_offsets[b];
+        const float *own = logits + first * classes;
         shoal_edits edits = {0};
-        status = count_edits(scorer, batch, classes, logits, b, &edits);
+        int64_t count = 0;
+        TRY(s->beams ? shoal_ctc_search(context, rows, classes, own, s->beams, s->spelled,
+                                        NULL, &count, NULL)
+                     : shoal_ctc_greedy(context, rows, classes, own, s->spelled, NULL,
+                                        &count));
+        TRY(shoal_count_edits(context, batch->labels + label,
+                              batch->label_offsets[b + 1] - label, s->spelled, count,
+                              &edits));
         sh_add_edits(&edits, &result->edits);
         if (each)
             each[b] = edits;
     }
-    if (status == SHOAL_OK)
-        status = shoal_ctc_loss(scorer->ctc, &labels, logits,
-                                count ? 1 / (double)count : 0, gradient, NULL, &loss);
-    if (status != SHOAL_OK)
-        return status;
-    result->divisor = (double)count;
+    TRY(shoal_ctc_loss(s->ctc, &labels, logits, all ? 1 / (double)all : 0, gradient, NULL,
+                       &loss));
+    result->divisor = (double)all;
     result->loss += loss.sum;
     result->labels += loss.labels;
     result->impossible += loss.impossible;
@@ -462,26 +448,22 @@ shoal_status sh_speech_score(speech_scorer *scorer, const speech_batch *batch,
 
 /* ---- Steps ------------------------------------------------------------------------- */
 
-/* Goes to the epoch of a step, from the first: a plan is a matter of a millisecond. */
-static void find_epoch(speech_data *data, int64_t step) {
-    if (step < data->epoch_begin)
-        data->epoch = data->epoch_begin = 0;
-    sh_speech_plan(&data->train, data->epoch, true);
-    while (step - data->epoch_begin >= data->train.batch_count) {
-        data->epoch_begin += data->train.batch_count;
-        sh_speech_plan(&data->train, ++data->epoch, true);
-    }
-}
-
 static shoal_status make_batch(void *place, shoal_part part, int64_t number,
                                shoal_share share, shoal_model_inputs *inputs) {
     speech_data *data = place;
     const bool training = part == SHOAL_PART_TRAIN;
-    if (training)
-        find_epoch(data, number);
-    TRY(sh_speech_fill(training ? &data->train : &data->dev, data->context,
-                       training ? number - data->epoch_begin : number, training, share,
-                       &data->batch));
+    speech_set *set = training ? &data->train : &data->dev;
+    if (training) { /* to the epoch of the step: a plan is a matter of a millisecond */
+        if (number < data->epoch_begin)
+            data->epoch = data->epoch_begin = 0;
+        sh_speech_plan(set, data->epoch, true);
+        while (number - data->epoch_begin >= set->batch_count) {
+            data->epoch_begin += set->batch_count;
+            sh_speech_plan(set, ++data->epoch, true);
+        }
+        number -= data->epoch_begin;
+    }
+    TRY(sh_speech_fill(set, data->memory.context, number, training, share, &data->batch));
     *inputs = sh_speech_inputs(&data->batch);
     return SHOAL_OK;
 }
@@ -514,8 +496,8 @@ static shoal_status keep_graphs(void *place, const char *folder) {
     char path[SH_PATH];
     if (!data->lfmmi)
         return SHOAL_OK;
-    const shoal_status status = sh_path(data->context, path, folder, SHOAL_RUN_GRAPH);
-    return status == SHOAL_OK ? shoal_lfmmi_save(data->lfmmi, path) : status;
+    TRY(sh_path(data->memory.context, path, folder, SHOAL_RUN_GRAPH));
+    return shoal_lfmmi_save(data->lfmmi, path);
 }
 
 static const char *units_note(void *place) {

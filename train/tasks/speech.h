@@ -5,7 +5,7 @@
 #define SHOAL_TRAIN_TASKS_SPEECH_H
 
 #include "shoal_speech.h"
-#include "train/train.h"
+#include "train/tasks/task.h"
 
 /* ---- Parts of a data folder (speech_data.c) ---------------------------------------- */
 
@@ -19,6 +19,7 @@ typedef struct {
 
 typedef struct {
     const shoal_speech_train_config *config;
+    pool memory;
     shoal_features_config features; /* of the configuration */
     int speeds;
     double speed[MOST_SPEEDS];
@@ -58,6 +59,11 @@ shoal_status sh_speech_open(const shoal_task_opening *opening, const char *folde
 shoal_status sh_speech_open_alike(const shoal_task_opening *opening, const char *folder,
                                   const shoal_speech_train_config *config,
                                   const speech_set *first, speech_set *set);
+/* Whether the transcripts of dev have units that those of train have, before hours of
+   sound are read. */
+shoal_status sh_speech_check_units(const shoal_task_opening *opening, const char *train,
+                                   const char *dev,
+                                   const shoal_speech_train_config *config);
 void sh_speech_close(speech_set *set);
 
 /* Plans the epoch's batches; shuffled for training, else in the folder's order. */
@@ -68,6 +74,7 @@ int64_t sh_speech_longest(const speech_set *set);
 int64_t sh_speech_most_rows(const speech_set *set);
 
 typedef struct {
+    pool memory;
     int64_t count;          /* sequences */
     int64_t *offsets;       /* [count + 1] of rows */
     int64_t *label_offsets; /* [count + 1] */
@@ -83,7 +90,7 @@ typedef struct {
     int64_t longest, most_labels;
     int64_t first_row, first_sequence; /* how many other processes have before these */
     float *frames;                     /* [T][bands] of one sequence, while it is made */
-    size_t sequence_room, part_room, label_room, feature_room, frame_room;
+    int64_t sequence_room, part_room, label_room, feature_room, frame_room;
 } speech_batch;
 
 /* This process's share of batch `number` of the planned epoch: a run of its sequences,
@@ -131,13 +138,12 @@ typedef struct {
     int64_t *rows;      /* [steps] */
     float *outputs;     /* [steps][classes] */
     int32_t *phones, *begins, *wanted;
-    size_t offset_room, sequence_room, count_room, row_room, output_room;
-    size_t phone_room, begin_room, wanted_room;
+    int64_t part_room, row_room, wanted_room;
 } speech_steps;
 
 /* Memory that grows to the largest batch so far. */
 typedef struct {
-    shoal_context *context;
+    pool memory;
     /* Of LF-MMI: */
     shoal_lfmmi *lfmmi;           /* NULL: CTC */
     const shoal_lexicon *lexicon; /* labels are its words; NULL: labels are 1 + phone */
@@ -147,7 +153,7 @@ typedef struct {
     shoal_ctc *ctc;
     int64_t classes, batch, rows, labels; /* that it was made for */
     int32_t *spelled;                     /* [rows] */
-    size_t spelled_room;
+    int64_t spelled_room;
     int64_t beams; /* 0: the likeliest class of each position; else a search */
 } speech_scorer;
 
@@ -173,12 +179,5 @@ shoal_status sh_speech_score(speech_scorer *scorer, const speech_batch *batch,
 shoal_status sh_lfmmi_score(speech_scorer *scorer, const speech_batch *batch,
                             int64_t classes, const float *out, float *gradient,
                             speech_result *result, shoal_edits *each);
-void sh_lfmmi_scorer_free(speech_scorer *scorer);
-
-/* ---- Memory ------------------------------------------------------------------------ */
-
-/* Room for `count` elements in an array that keeps what is in it; *room: elements that it
-   has. False: out of memory. */
-bool sh_grow(void *array, size_t *room, size_t count, size_t size);
 
 #endif

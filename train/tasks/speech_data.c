@@ -19,12 +19,13 @@ enum {
 
 /* ---- Opening ----------------------------------------------------------------------- */
 
-enum { SHOWN_BAD = 20 };
+enum { SHOWN_BAD = 20 }; /* utterances that are named, one by one */
 
 typedef struct {
     const shoal_task_opening *opening;
     const char *folder;
     int64_t bad;
+    bool quiet; /* they are counted, not named */
 } reading;
 
 static int show_progress(void *user, int64_t done, int64_t all) {
@@ -41,7 +42,7 @@ static int show_progress(void *user, int64_t done, int64_t all) {
 
 static void show_bad(void *user, const char *id, const char *reason) {
     reading *at = user;
-    if (at->bad++ < SHOWN_BAD)
+    if (at->bad++ < SHOWN_BAD && !at->quiet)
         sh_warn(at->opening->callbacks, "%s: %s: %s", at->folder, id, reason);
 }
 
@@ -80,11 +81,10 @@ static shoal_status open_speed(reading *at, const shoal_speech_train_config *con
     shoal_context *context = at->opening->context;
     const shoal_train_callbacks *callbacks = at->opening->callbacks;
     char cache[SH_PATH], message[sizeof context->message];
-    shoal_status status = sh_speech_cache(context, config->cache, cache);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_speech_cache(context, config->cache, cache));
     const shoal_corpus_options options = {.labels = config->labels,
                                           .characters = config->units,
+                                          .pieces = config->pieces,
                                           .skip_bad = config->skip_bad,
                                           .normalise = config->normalise,
                                           .speed = set->speed[speed],
@@ -98,7 +98,8 @@ static shoal_status open_speed(reading *at, const shoal_speech_train_config *con
                                                      ? show_bad
                                                      : NULL,
                                           .user = at};
-    status = shoal_corpus_open(context, at->folder, &options, &set->corpora[speed]);
+    const shoal_status status =
+        shoal_corpus_open(context, at->folder, &options, &set->corpora[speed]);
     if (callbacks->progress)
         callbacks->progress(callbacks->user,
                             &(shoal_train_progress){.event = SHOAL_AT_END});
@@ -111,16 +112,6 @@ static shoal_status open_speed(reading *at, const shoal_speech_train_config *con
     memcpy(message, context->message, sizeof message);
     return sh_fail(context, SHOAL_BAD_FILE, "%s%s", message,
                    at->bad ? "; --skip-bad leaves them out" : "");
-}
-
-/* Only what can be used at every speed stays. */
-static shoal_status keep_common(speech_set *set) {
-    shoal_status status = SHOAL_OK;
-    for (int i = 1; i < set->speeds && status == SHOAL_OK; i++)
-        status = shoal_corpus_keep_common(set->corpora[0], set->corpora[i]);
-    for (int i = 1; i < set->speeds && status == SHOAL_OK; i++)
-        status = shoal_corpus_keep_common(set->corpora[i], set->corpora[0]);
-    return status == SHOAL_OK || status == SHOAL_NO_MEMORY ? status : SHOAL_BAD_FILE;
 }
 
 /* What is not as somebody might think. */
@@ -144,7 +135,7 @@ shoal_status sh_speech_open(const shoal_task_opening *opening, const char *folde
                             const shoal_speech_train_config *config, bool all_speeds,
                             const char *const *units, int64_t unit_count,
                             speech_set *set) {
-    reading at = {opening, folder, 0};
+    reading at = {.opening = opening, .folder = folder};
     *set = (speech_set){.config = config,
                         .features = {.bands = config->bands,
                                      .rate = config->rate,
@@ -152,78 +143,115 @@ shoal_status sh_speech_open(const shoal_task_opening *opening, const char *folde
                                      .hop = config->hop,
                                      .context = config->context,
                                      .every = config->every},
+                        .memory = {.context = opening->context},
                         .epoch = -1};
     set->speeds =
         sh_speech_speeds(all_speeds ? config->speeds : "1", set->speed, &set->plain);
-    shoal_status status = SHOAL_OK;
-    for (int i = 0; i < set->speeds && status == SHOAL_OK; i++)
-        status = open_speed(&at, config, units, unit_count, set, i);
-    if (status == SHOAL_OK)
-        status = keep_common(set);
-    if (status != SHOAL_OK)
-        return status;
+    for (int i = 0; i < set->speeds; i++)
+        TRY(open_speed(&at, config, units, unit_count, set, i));
+    /* Only what can be used at every speed stays. */
+    for (int pass = 0; pass < 2; pass++)
+        for (int i = 1; i < set->speeds; i++) {
+            const shoal_status status =
+                shoal_corpus_keep_common(set->corpora[pass ? i : 0],
+                                         set->corpora[pass ? 0 : i]);
+            if (status != SHOAL_OK)
+                return status == SHOAL_NO_MEMORY ? status : SHOAL_BAD_FILE;
+        }
     set->info = shoal_corpus_describe(set->corpora[set->plain]);
     tell_about(&at, set);
-    const size_t count = (size_t)set->info.utterances;
-    set->members = calloc(count, sizeof *set->members);
-    set->items = calloc(count, sizeof *set->items);
-    set->batches = calloc(count + 1, sizeof *set->batches);
-    set->order = calloc(count, sizeof *set->order);
-    set->keys = calloc(count, sizeof *set->keys);
+    const int64_t count = set->info.utterances;
+    set->members = sh_pool_take(&set->memory, count, sizeof *set->members);
+    set->items = sh_pool_take(&set->memory, count, sizeof *set->items);
+    set->batches = sh_pool_take(&set->memory, count + 1, sizeof *set->batches);
+    set->order = sh_pool_take(&set->memory, count, sizeof *set->order);
+    set->keys = sh_pool_take(&set->memory, count, sizeof *set->keys);
     return set->members && set->items && set->batches && set->order && set->keys
                ? SHOAL_OK
-               : sh_fail(opening->context, SHOAL_NO_MEMORY, "out of memory");
+               : SHOAL_NO_MEMORY;
 }
 
 shoal_status sh_speech_open_alike(const shoal_task_opening *opening, const char *folder,
                                   const shoal_speech_train_config *config,
                                   const speech_set *first, speech_set *set) {
     const int64_t count = first->info.units;
-    const char **units = calloc((size_t)count + 1, sizeof *units);
+    pool memory = {.context = opening->context};
+    const char **units = sh_pool_take(&memory, count + 1, sizeof *units);
     if (!units)
-        return sh_fail(opening->context, SHOAL_NO_MEMORY, "out of memory");
+        return SHOAL_NO_MEMORY;
     for (int64_t i = 0; i < count; i++)
         units[i] = shoal_corpus_unit(first->corpora[0], i + 1);
     const shoal_status status =
         sh_speech_open(opening, folder, config, false, units, count, set);
-    free(units);
+    sh_pool_free(&memory);
     return status;
+}
+
+shoal_status sh_speech_check_units(const shoal_task_opening *opening, const char *train,
+                                   const char *dev,
+                                   const shoal_speech_train_config *config) {
+    static const char *const names[] = {"words", "characters", "subwords"};
+    shoal_context *context = opening->context;
+    reading at = {.opening = opening, .folder = dev, .quiet = config->skip_bad != 0};
+    pool memory = {.context = context};
+    shoal_corpus *first, *second = NULL;
+    shoal_corpus_options options = {.labels = config->labels,
+                                    .characters = config->units,
+                                    .pieces = config->pieces,
+                                    .skip_bad = 1,
+                                    .cache = "",
+                                    .labels_only = 1};
+    if (shoal_corpus_open(context, train, &options, &first) != SHOAL_OK)
+        return SHOAL_OK; /* opening it says why */
+    options.unit_count = shoal_corpus_describe(first).units;
+    const char **units = sh_pool_take(&memory, options.unit_count + 1, sizeof *units);
+    for (int64_t i = 0; units && i < options.unit_count; i++)
+        units[i] = shoal_corpus_unit(first, i + 1);
+    options.units = units;
+    options.skip_bad = config->skip_bad;
+    options.bad = show_bad;
+    options.user = &at;
+    shoal_status status = units ? shoal_corpus_open(context, dev, &options, &second)
+                                : SHOAL_NO_MEMORY;
+    if (status != SHOAL_OK && at.bad) {
+        char message[sizeof context->message];
+        memcpy(message, context->message, sizeof message);
+        status = sh_fail(context, SHOAL_BAD_FILE,
+                         "%.300s; the units are the %s of train/%s: --units and --labels "
+                         "choose others, and --skip-bad leaves such utterances out",
+                         message, names[config->units], config->labels);
+    }
+    shoal_corpus_close(first);
+    shoal_corpus_close(second);
+    sh_pool_free(&memory);
+    return status == SHOAL_INVALID ? SHOAL_BAD_FILE : status;
 }
 
 void sh_speech_close(speech_set *set) {
     for (int i = 0; i < set->speeds; i++)
         shoal_corpus_close(set->corpora[i]);
-    free(set->members);
-    free(set->items);
-    free(set->batches);
-    free(set->order);
-    free(set->keys);
-    free(set->words);
+    sh_pool_free(&set->memory);
     *set = (speech_set){0};
 }
 
 /* ---- Sizes ------------------------------------------------------------------------- */
 
-/* Frames of the longest sequence, at the slowest speed. */
-static double longest_frames(const speech_set *set) {
-    const double joined = 100 * (double)set->config->join;
-    double longest = (double)set->info.longest, slowest = 1;
-    for (int i = 0; i < set->speeds; i++)
-        slowest = set->speed[i] < slowest ? set->speed[i] : slowest;
-    longest = joined > longest ? joined : longest;
-    return longest / slowest + 100;
-}
-
-int64_t sh_speech_longest(const speech_set *set) {
-    return shoal_features_positions(&set->features, (int64_t)ceil(longest_frames(set)));
-}
-
-int64_t sh_speech_most_rows(const speech_set *set) {
+/* Positions of so many frames at the slowest speed, and of a second more. */
+static int64_t most_positions(const speech_set *set, double frames) {
     double slowest = 1;
     for (int i = 0; i < set->speeds; i++)
         slowest = set->speed[i] < slowest ? set->speed[i] : slowest;
-    const double frames = (double)set->config->batch_frames / slowest + 100;
-    const int64_t rows = shoal_features_positions(&set->features, (int64_t)ceil(frames)) +
+    return shoal_features_positions(&set->features,
+                                    (int64_t)ceil(frames / slowest + 100));
+}
+
+int64_t sh_speech_longest(const speech_set *set) {
+    return most_positions(set, fmax(100 * (double)set->config->join,
+                                    (double)set->info.longest));
+}
+
+int64_t sh_speech_most_rows(const speech_set *set) {
+    const int64_t rows = most_positions(set, (double)set->config->batch_frames) +
                          2 * set->config->train.batch;
     const int64_t alone = sh_speech_longest(set);
     return rows > alone ? rows : alone;
@@ -239,31 +267,33 @@ static int compare_members(const void *a, const void *b, void *shared) {
     return first - second;
 }
 
-/* By speaker, and within one by chance or in the folder's order. */
-static void order_members(speech_set *set, bool shuffled) {
-    const int64_t count = set->info.utterances;
-    const uint64_t seed = set->config->train.seed;
+/* The number of something in this epoch, for draws. */
+static uint64_t number_of(const speech_set *set, int64_t index) {
+    return (uint64_t)(set->epoch * set->info.utterances + index);
+}
+
+/* Sequences: utterances of one speaker, by chance or in the folder's order, as long as
+   they stay within `join` seconds. */
+static void make_items(speech_set *set, bool shuffled) {
+    const int64_t most = (int64_t)(100 * set->join), count = set->info.utterances;
+    const shoal_corpus *corpus = set->corpora[set->plain];
+    int64_t speaker = -1;
+    shoal_utterance one;
     for (int64_t i = 0; i < count; i++) {
-        shoal_utterance one;
-        shoal_corpus_utterance(set->corpora[set->plain], i, &one);
-        const uint64_t number = (uint64_t)(set->epoch * count + i);
+        shoal_corpus_utterance(corpus, i, &one);
         set->members[i] = (int32_t)i;
         set->keys[i] = (uint64_t)one.speaker_index << 32 |
-                       (shuffled ? shoal_random(seed, STREAM_JOIN, number) >> 32 : 0);
+                       (shuffled ? shoal_random(set->config->train.seed, STREAM_JOIN,
+                                                number_of(set, i)) >>
+                                       32
+                                 : 0);
     }
     if (set->join > 0)
         qsort_r(set->members, (size_t)count, sizeof *set->members, compare_members, set);
-}
-
-/* Sequences: utterances of one speaker as long as they stay within `join` seconds. */
-static void make_items(speech_set *set) {
-    const int64_t most = (int64_t)(100 * set->join);
-    int64_t speaker = -1;
     set->item_count = 0;
-    for (int64_t i = 0; i < set->info.utterances; i++) {
+    for (int64_t i = 0; i < count; i++) {
         speech_item *last = set->item_count ? &set->items[set->item_count - 1] : NULL;
-        shoal_utterance one;
-        shoal_corpus_utterance(set->corpora[set->plain], set->members[i], &one);
+        shoal_corpus_utterance(corpus, set->members[i], &one);
         if (last && speaker == one.speaker_index && last->frames + one.frames <= most) {
             last->count++;
             last->frames += one.frames;
@@ -282,54 +312,43 @@ static int compare_items(const void *a, const void *b, void *shared) {
     return x != y ? (x < y ? -1 : 1) : first->first < second->first ? -1 : 1;
 }
 
-/* Sequences of about the same length come together: sorted by length with a tenth of
-   chance. */
-static void sort_items(speech_set *set) {
-    for (int64_t i = 0; i < set->item_count; i++) {
-        const speech_item *item = &set->items[i];
-        const uint64_t number = (uint64_t)(set->epoch * set->info.utterances + i);
-        const double chance =
-            (double)(shoal_random(set->config->train.seed, STREAM_LENGTH, number) >> 11) *
-            0x1p-53;
-        set->keys[set->members[item->first]] =
-            (uint64_t)((double)item->frames * (1 + 0.1 * chance) * 1024);
-    }
-    qsort_r(set->items, (size_t)set->item_count, sizeof *set->items, compare_items, set);
-}
-
-static void cut_batches(speech_set *set) {
-    const int64_t most = set->config->batch_frames;
-    int64_t frames = 0, count = 0;
-    set->batch_count = 0;
-    for (int64_t i = 0; i < set->item_count; i++) {
-        frames += set->items[i].frames;
-        count++;
-        if (i == 0 || frames > most || count > set->config->train.batch) {
-            set->batches[set->batch_count++] = i;
-            frames = set->items[i].frames;
-            count = 1;
-        }
-    }
-    set->batches[set->batch_count] = set->item_count;
-}
-
 bool sh_speech_plan(speech_set *set, int64_t epoch, bool shuffled) {
     if (set->epoch == epoch)
         return true;
     const bool apart = shuffled && epoch < set->config->join_after;
     set->epoch = epoch;
     set->join = apart ? 0 : (double)set->config->join;
-    order_members(set, shuffled);
-    make_items(set);
+    make_items(set, shuffled);
+    /* Sequences of about the same length come together: sorted by length with a tenth of
+       chance. */
+    for (int64_t i = 0; shuffled && i < set->item_count; i++) {
+        const speech_item *item = &set->items[i];
+        const uint64_t bits =
+            shoal_random(set->config->train.seed, STREAM_LENGTH, number_of(set, i));
+        const double chance = (double)(bits >> 11) * 0x1p-53;
+        set->keys[set->members[item->first]] =
+            (uint64_t)((double)item->frames * (1 + 0.1 * chance) * 1024);
+    }
     if (shuffled)
-        sort_items(set);
-    cut_batches(set);
+        qsort_r(set->items, (size_t)set->item_count, sizeof *set->items, compare_items,
+                set);
+    set->batch_count = 0;
+    for (int64_t i = 0, frames = 0, count = 0; i < set->item_count; i++) {
+        frames += set->items[i].frames;
+        count++;
+        if (i == 0 || frames > set->config->batch_frames ||
+            count > set->config->train.batch) {
+            set->batches[set->batch_count++] = i;
+            frames = set->items[i].frames;
+            count = 1;
+        }
+    }
+    set->batches[set->batch_count] = set->item_count;
     for (int64_t i = 0; i < set->batch_count; i++) {
-        const uint64_t number = (uint64_t)(epoch * set->info.utterances + i);
         set->order[i] = (int32_t)i;
-        set->keys[i] = shuffled
-                           ? shoal_random(set->config->train.seed, STREAM_ORDER, number)
-                           : (uint64_t)i;
+        set->keys[i] = shuffled ? shoal_random(set->config->train.seed, STREAM_ORDER,
+                                               number_of(set, i))
+                                : (uint64_t)i;
     }
     qsort_r(set->order, (size_t)set->batch_count, sizeof *set->order, compare_members,
             set);
@@ -338,96 +357,57 @@ bool sh_speech_plan(speech_set *set, int64_t epoch, bool shuffled) {
 
 /* ---- A batch ----------------------------------------------------------------------- */
 
-bool sh_grow(void *array, size_t *room, size_t count, size_t size) {
-    void **at = array;
-    if (count <= *room)
-        return true;
-    void *more = realloc(*at, count * size);
-    if (!more)
-        return false;
-    *at = more;
-    *room = count;
-    return true;
+static shoal_status room_for_parts(speech_batch *batch, int64_t wanted) {
+    if (wanted <= batch->part_room)
+        return SHOAL_OK;
+    TRY(sh_pool_resize(&batch->memory, &batch->part_rows, batch->part_room, 2 * wanted,
+                       sizeof *batch->part_rows));
+    return sh_pool_grow(&batch->memory, &batch->part_labels, &batch->part_room,
+                        2 * wanted, sizeof *batch->part_labels);
 }
 
 void sh_speech_batch_free(speech_batch *batch) {
-    free(batch->offsets);
-    free(batch->label_offsets);
-    free(batch->first);
-    free(batch->members);
-    free(batch->phase);
-    free(batch->part_offsets);
-    free(batch->part_rows);
-    free(batch->part_labels);
-    free(batch->labels);
-    free(batch->features);
-    free(batch->frames);
+    sh_pool_free(&batch->memory);
     *batch = (speech_batch){0};
 }
 
-static int draw_speed(const speech_set *set, int32_t utterance, bool training) {
-    const uint64_t number =
-        (uint64_t)(set->epoch * set->info.utterances + (int64_t)utterance);
-    return training && set->speeds > 1
-               ? (int)shoal_random_below(set->config->train.seed, STREAM_SPEED, number,
-                                         (uint64_t)set->speeds)
-               : set->plain;
+/* Utterance number `member`, at the speed that is drawn for it. */
+static shoal_utterance draw(const speech_set *set, int32_t member, bool training) {
+    shoal_utterance one;
+    const int speed = training && set->speeds > 1
+                          ? (int)shoal_random_below(set->config->train.seed, STREAM_SPEED,
+                                                    number_of(set, member),
+                                                    (uint64_t)set->speeds)
+                          : set->plain;
+    shoal_corpus_utterance(set->corpora[speed], member, &one);
+    return one;
 }
 
-/* Normalised frames of one utterance, appended to those of the sequence. */
-static bool append_frames(speech_batch *batch, const shoal_utterance *one, int64_t bands,
-                          int64_t at) {
-    if (!sh_grow(&batch->frames, &batch->frame_room, (size_t)((at + one->frames) * bands),
-                 sizeof *batch->frames))
-        return false;
+/* Appends one utterance to sequence b: its normalised frames from frame `at` of the
+   sequence on, its labels, and where it begins. */
+static shoal_status append(const speech_set *set, const shoal_utterance *one, int64_t b,
+                           int64_t at, speech_batch *batch) {
+    const int64_t bands = set->config->bands, label = batch->label_offsets[b + 1];
+    const int64_t labels = label + one->label_count;
+    TRY(room_for_parts(batch, batch->parts + 2));
+    TRY(sh_pool_grow(&batch->memory, &batch->frames, &batch->frame_room,
+                     (at + one->frames) * bands, sizeof *batch->frames));
+    if (labels > batch->label_room)
+        TRY(sh_pool_grow(&batch->memory, &batch->labels, &batch->label_room, 2 * labels,
+                         sizeof *batch->labels));
+    batch->part_rows[batch->parts] = batch->offsets[b] +
+                                     shoal_features_positions(&set->features, at);
+    batch->part_labels[batch->parts++] = label;
     float *out = batch->frames + at * bands;
     for (int64_t t = 0; t < one->frames; t++)
         for (int64_t band = 0; band < bands; band++)
             out[t * bands + band] = (one->features[t * bands + band] - one->mean[band]) *
                                     one->scale[band];
-    return true;
-}
-
-static bool append_labels(const speech_set *set, speech_batch *batch,
-                          const shoal_utterance *one, int64_t b) {
-    const size_t at = (size_t)batch->label_offsets[b + 1];
-    const size_t count = (size_t)one->label_count;
-    if (at + count > batch->label_room &&
-        !sh_grow(&batch->labels, &batch->label_room, 2 * (at + count),
-                 sizeof *batch->labels))
-        return false;
-    for (size_t i = 0; i < count; i++)
-        batch->labels[at + i] = set->words ? set->words[one->labels[i]] : one->labels[i];
-    batch->label_offsets[b + 1] += one->label_count;
-    return true;
-}
-
-static bool room_for_parts(speech_batch *batch, size_t wanted) {
-    size_t room = batch->part_room;
-    return wanted <= room ||
-           (sh_grow(&batch->part_rows, &room, 2 * wanted, sizeof(int64_t)) &&
-            sh_grow(&batch->part_labels, &batch->part_room, 2 * wanted, sizeof(int64_t)));
-}
-
-/* An utterance that begins `frames` after its sequence, whose first row is `row`. */
-static bool append_part(const speech_set *set, speech_batch *batch, int64_t row,
-                        int64_t frames, int64_t label) {
-    if (!room_for_parts(batch, (size_t)batch->parts + 2))
-        return false;
-    batch->part_rows[batch->parts] = row +
-                                     shoal_features_positions(&set->features, frames);
-    batch->part_labels[batch->parts++] = label;
-    return true;
-}
-
-/* Positions between outputs begin anywhere in training, another way every epoch. */
-static int64_t draw_phase(const speech_set *set, int64_t item, bool training) {
-    const uint64_t number = (uint64_t)(set->epoch * set->info.utterances + item);
-    const int64_t every = set->config->every;
-    return training && every > 1
-               ? (int64_t)shoal_random_below(set->config->train.seed, STREAM_PHASE,
-                                             number, (uint64_t)every)
-               : 0;
+    for (int64_t i = 0; i < one->label_count; i++)
+        batch->labels[label + i] = set->words ? set->words[one->labels[i]]
+                                              : one->labels[i];
+    batch->label_offsets[b + 1] = labels;
+    return SHOAL_OK;
 }
 
 /* Bands and stretches of time become 0, which is the mean (Park et al. 2019). */
@@ -438,10 +418,8 @@ static void mask(const speech_set *set, int64_t item, int64_t frames, float *val
         const bool of_bands = m < speech->band_masks;
         const int64_t all = of_bands ? bands : frames;
         const int64_t widest = of_bands ? speech->band_mask : speech->time_mask;
-        const uint64_t key =
-            shoal_random(set->config->train.seed, STREAM_MASK,
-                         (uint64_t)((set->epoch * set->info.utterances + item) * 2048 +
-                                    m));
+        const uint64_t key = shoal_random(set->config->train.seed, STREAM_MASK,
+                                          number_of(set, item) * 2048 + (uint64_t)m);
         int64_t width = (int64_t)shoal_random_below(key, 0, 0, (uint64_t)widest + 1);
         width = width < all / 2 ? width : all / 2;
         const int64_t begin =
@@ -455,66 +433,44 @@ static void mask(const speech_set *set, int64_t item, int64_t frames, float *val
 }
 
 /* Sequence b of the batch. */
-static bool add_item(const speech_set *set, const speech_item *item, int64_t index,
-                     bool training, int64_t b, speech_batch *batch) {
+static shoal_status add_item(const speech_set *set, int64_t index, bool training,
+                             int64_t b, speech_batch *batch) {
     const shoal_speech_train_config *config = set->config;
+    const speech_item *item = &set->items[index];
     int64_t frames = 0;
     batch->label_offsets[b + 1] = batch->label_offsets[b];
     batch->first[b] = item->first;
     batch->members[b] = item->count;
-    batch->phase[b] = draw_phase(set, index, training);
+    /* Positions between outputs begin anywhere in training, another way every epoch. */
+    batch->phase[b] = training && config->every > 1
+                          ? (int64_t)shoal_random_below(config->train.seed, STREAM_PHASE,
+                                                        number_of(set, index),
+                                                        (uint64_t)config->every)
+                          : 0;
     batch->part_offsets[b] = batch->parts;
     for (int64_t i = 0; i < item->count; i++) {
-        const int32_t member = set->members[item->first + i];
-        shoal_utterance one;
-        shoal_corpus_utterance(set->corpora[draw_speed(set, member, training)], member,
-                               &one);
-        if (!append_part(set, batch, batch->offsets[b], frames,
-                         batch->label_offsets[b + 1]) ||
-            !append_frames(batch, &one, config->bands, frames) ||
-            !append_labels(set, batch, &one, b))
-            return false;
+        const shoal_utterance one = draw(set, set->members[item->first + i], training);
+        TRY(append(set, &one, b, frames, batch));
         frames += one.frames;
     }
     if (training && set->epoch >= config->mask_after)
         mask(set, index, frames, batch->frames);
-    const int64_t positions = shoal_features_positions(&set->features, frames);
     const int64_t first = batch->offsets[b], width = shoal_features_width(&set->features);
-    batch->offsets[b + 1] = first + positions;
-    const size_t floats = (size_t)((first + positions) * width);
-    if (floats > batch->feature_room &&
-        !sh_grow(&batch->features, &batch->feature_room, floats + floats / 2,
-                 sizeof *batch->features))
-        return false;
+    const int64_t end = first + shoal_features_positions(&set->features, frames);
+    batch->offsets[b + 1] = end;
+    if (end * width > batch->feature_room)
+        TRY(sh_pool_grow(&batch->memory, &batch->features, &batch->feature_room,
+                         end * width * 3 / 2, sizeof *batch->features));
     shoal_features_stack(&set->features, frames, batch->frames,
                          batch->features + first * width);
-    return true;
-}
-
-static bool room_for_sequences(speech_batch *batch, size_t count) {
-    size_t room = batch->sequence_room;
-    int64_t **const arrays[] = {&batch->offsets, &batch->label_offsets,
-                                &batch->first,   &batch->members,
-                                &batch->phase,   &batch->part_offsets};
-    for (int i = 0; i < 6; i++) {
-        room = batch->sequence_room;
-        if (!sh_grow(arrays[i], &room, count + 1, sizeof(int64_t)))
-            return false;
-    }
-    batch->sequence_room = room;
-    return true;
+    return SHOAL_OK;
 }
 
 /* Rows of a sequence, at the speeds that are drawn for it. */
 static int64_t item_rows(const speech_set *set, const speech_item *item, bool training) {
     int64_t frames = 0;
-    for (int64_t i = 0; i < item->count; i++) {
-        const int32_t member = set->members[item->first + i];
-        shoal_utterance one;
-        shoal_corpus_utterance(set->corpora[draw_speed(set, member, training)], member,
-                               &one);
-        frames += one.frames;
-    }
+    for (int64_t i = 0; i < item->count; i++)
+        frames += draw(set, set->members[item->first + i], training).frames;
     return shoal_features_positions(&set->features, frames);
 }
 
@@ -540,21 +496,29 @@ static void find_share(const speech_set *set, bool training, shoal_share share,
     *first = begin + batch->first_sequence;
 }
 
-static bool fill(const speech_set *set, int64_t number, bool training, shoal_share share,
-                 speech_batch *batch) {
+shoal_status sh_speech_fill(const speech_set *set, shoal_context *context, int64_t number,
+                            bool training, shoal_share share, speech_batch *batch) {
+    int64_t **const arrays[] = {&batch->offsets, &batch->label_offsets,
+                                &batch->first,   &batch->members,
+                                &batch->phase,   &batch->part_offsets};
     const int64_t which = set->order[number];
     int64_t first = set->batches[which], count = set->batches[which + 1] - first;
+    batch->memory.context = context;
     batch->first_row = batch->first_sequence = 0;
     if (share.count > 1)
         find_share(set, training, share, &first, &count, batch);
-    if (!room_for_sequences(batch, (size_t)count) || !room_for_parts(batch, 1))
-        return false;
+    if (count >= batch->sequence_room) {
+        for (int i = 0; i < 6; i++)
+            TRY(sh_pool_resize(&batch->memory, arrays[i], 0, count + 1,
+                               sizeof **arrays[i]));
+        batch->sequence_room = count + 1;
+    }
+    TRY(room_for_parts(batch, 1));
     batch->count = count;
     batch->longest = batch->most_labels = batch->parts = 0;
     batch->offsets[0] = batch->label_offsets[0] = 0;
     for (int64_t b = 0; b < count; b++) {
-        if (!add_item(set, &set->items[first + b], first + b, training, b, batch))
-            return false;
+        TRY(add_item(set, first + b, training, b, batch));
         const int64_t rows = batch->offsets[b + 1] - batch->offsets[b];
         const int64_t labels = batch->label_offsets[b + 1] - batch->label_offsets[b];
         batch->longest = rows > batch->longest ? rows : batch->longest;
@@ -563,14 +527,7 @@ static bool fill(const speech_set *set, int64_t number, bool training, shoal_sha
     batch->part_offsets[count] = batch->parts;
     batch->part_rows[batch->parts] = batch->offsets[count];
     batch->part_labels[batch->parts] = batch->label_offsets[count];
-    return true;
-}
-
-shoal_status sh_speech_fill(const speech_set *set, shoal_context *context, int64_t number,
-                            bool training, shoal_share share, speech_batch *batch) {
-    return fill(set, number, training, share, batch)
-               ? SHOAL_OK
-               : sh_fail(context, SHOAL_NO_MEMORY, "out of memory for a batch");
+    return SHOAL_OK;
 }
 
 shoal_model_inputs sh_speech_inputs(const speech_batch *batch) {

@@ -2,45 +2,28 @@
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/context.h"
 #include "models/files/files.h"
 #include "train/tasks/text.h"
 
 /* ---- Windows ---------------------------------------------------------------------- */
 
-/* Rows of the first and last token that have something of bytes answer[0] .. answer[1] -
-   1; 0, 0 where the window does not hold all of them. */
-static void find_answer(int64_t rows, const int32_t (*bytes)[2], const int64_t answer[2],
-                        int32_t wanted[2]) {
-    int64_t first = -1, last = -1, begin = -1, end = -1;
-    for (int64_t r = 0; r < rows; r++) {
-        if (bytes[r][0] < 0)
-            continue;
-        begin = begin < 0 ? bytes[r][0] : begin;
-        end = bytes[r][1];
-        if (bytes[r][1] > answer[0] && bytes[r][0] < answer[1]) {
-            first = first < 0 ? r : first;
-            last = r;
-        }
-    }
-    const bool whole = first >= 0 && begin <= answer[0] && end >= answer[1];
-    wanted[0] = whole ? (int32_t)first : 0;
-    wanted[1] = whole ? (int32_t)last : 0;
-}
-
-/* Tokens before the context, `count` of its `inside` from `first` on, and those after. */
-static bool add_window(const shoal_tokens *tokens, int64_t before, int64_t inside,
-                       int64_t first, int64_t count, const int64_t answer[2],
-                       int64_t number, text_set *windows) {
+/* Tokens before the context, `count` of its `inside` from `first` on, and those after. Of
+   the answer the rows of the first and last token that have something of bytes answer[0]
+   .. answer[1] - 1 are wanted; 0, 0 where the window does not hold all of them. */
+static shoal_status add_window(shoal_context *context, const shoal_tokens *tokens,
+                               int64_t before, int64_t inside, int64_t first,
+                               int64_t count, const int64_t answer[2], int64_t number,
+                               text_set *windows) {
     const int64_t rows = tokens->count - inside + count;
-    int32_t *ids = calloc((size_t)rows * 4, sizeof *ids), *types = ids + rows;
+    pool memory = {.context = context};
+    int32_t *ids = sh_pool_take(&memory, 4 * rows, sizeof *ids), *types = ids + rows;
     int32_t(*bytes)[2] = (int32_t(*)[2])(types + rows), wanted[2] = {0};
+    int64_t top = -1, last = -1, begin = -1, end = -1;
     if (!ids)
-        return false;
+        return SHOAL_NO_MEMORY;
     for (int64_t r = 0; r < rows; r++) {
         const int64_t from = r < before           ? r
                              : r < before + count ? first + r
@@ -50,13 +33,24 @@ static bool add_window(const shoal_tokens *tokens, int64_t before, int64_t insid
         types[r] = tokens->types[from];
         bytes[r][0] = is_context ? (int32_t)tokens->spans[2 * from] : -1;
         bytes[r][1] = is_context ? (int32_t)tokens->spans[2 * from + 1] : -1;
+        if (!answer || bytes[r][0] < 0)
+            continue;
+        begin = begin < 0 ? bytes[r][0] : begin;
+        end = bytes[r][1];
+        if (bytes[r][1] > answer[0] && bytes[r][0] < answer[1]) {
+            top = top < 0 ? r : top;
+            last = r;
+        }
     }
-    if (answer)
-        find_answer(rows, (const int32_t(*)[2])bytes, answer, wanted);
-    const bool added = sh_text_set_add(windows, rows, ids, types,
-                                       (const int32_t(*)[2])bytes, 0, wanted, number);
-    free(ids);
-    return added;
+    if (top >= 0 && begin <= answer[0] && end >= answer[1]) {
+        wanted[0] = (int32_t)top;
+        wanted[1] = (int32_t)last;
+    }
+    const shoal_status status = sh_text_set_add(context, windows, rows, ids, types,
+                                                (const int32_t(*)[2])bytes, 0, wanted,
+                                                number);
+    sh_pool_free(&memory);
+    return status;
 }
 
 /* SHOAL_OK with a reason: the question cannot be used. */
@@ -98,8 +92,8 @@ static shoal_status make_windows(const text_reader *reader,
         stride = room;
     for (int64_t first = 0;; first += stride) {
         const int64_t left = inside - first, count = left < room ? left : room;
-        if (!add_window(&tokens, before, inside, first, count, answer, number, windows))
-            return sh_fail(reader->context, SHOAL_NO_MEMORY, "out of memory");
+        TRY(add_window(reader->context, &tokens, before, inside, first, count, answer,
+                       number, windows));
         if (left <= room)
             return SHOAL_OK;
     }
@@ -109,41 +103,32 @@ shoal_status sh_squad_windows(const text_reader *reader, const squad_question *q
                               int64_t number, int64_t stride, const int64_t answer[2],
                               text_set *windows) {
     squad_reason reason;
-    const shoal_status status =
-        make_windows(reader, question, number, stride, answer, windows, &reason);
-    if (status == SHOAL_OK && reason.text[0])
-        return sh_fail(reader->context, SHOAL_INVALID, "question %s: %s", question->id,
-                       reason.text);
-    return status;
+    TRY(make_windows(reader, question, number, stride, answer, windows, &reason));
+    return reason.text[0] ? sh_fail(reader->context, SHOAL_INVALID, "question %s: %s",
+                                    question->id, reason.text)
+                          : SHOAL_OK;
 }
 
 enum { LARGEST_SQUAD = 1 << 30 };
 
 /* ---- Files ------------------------------------------------------------------------ */
 
-/* The byte at which character `at` begins; -1: there are fewer. */
-static int64_t byte_of(const char *text, int64_t at) {
-    int64_t byte = 0;
-    for (; at > 0 && text[byte]; at--)
-        do
-            byte++;
-        while (((unsigned char)text[byte] & 0xc0) == 0x80);
-    return at == 0 ? byte : -1;
-}
-
-/* Bytes of the first answer, which must stand where the file says. */
+/* Bytes of the first answer, which must stand at the character that the file says. */
 static bool look_up(const squad_question *question, int64_t answer[2]) {
     const json_t *first = json_array_get(question->answers, 0);
     const char *text = json_string_value(json_object_get(first, "text"));
     const json_t *start = json_object_get(first, "answer_start");
-    const int64_t begin =
-        json_is_integer(start) && json_integer_value(start) >= 0
-            ? byte_of(question->context, (int64_t)json_integer_value(start))
-            : -1;
-    if (!text || begin < 0 || strncmp(question->context + begin, text, strlen(text)) != 0)
+    const char *context = question->context;
+    int64_t at = json_is_integer(start) ? (int64_t)json_integer_value(start) : -1;
+    int64_t byte = 0;
+    for (; at > 0 && context[byte]; at--)
+        do
+            byte++;
+        while (((unsigned char)context[byte] & 0xc0) == 0x80);
+    if (!text || at != 0 || strncmp(context + byte, text, strlen(text)) != 0)
         return false;
-    answer[0] = begin;
-    answer[1] = begin + (int64_t)strlen(text);
+    answer[0] = byte;
+    answer[1] = byte + (int64_t)strlen(text);
     return true;
 }
 
@@ -174,14 +159,9 @@ static shoal_status take_question(squad_file *f, const json_t *one, const char *
             return malformed(f, "an answer has no text");
     if (json_is_true(json_object_get(one, "is_impossible"))) /* of SQuAD 2 */
         question.answers = NULL;
-    if (set->count == f->room) {
-        f->room = 2 * f->room + 256;
-        squad_question *grown =
-            realloc(set->questions, (size_t)f->room * sizeof *set->questions);
-        if (!grown)
-            return sh_fail(f->reader->context, SHOAL_NO_MEMORY, "out of memory");
-        set->questions = grown;
-    }
+    if (set->count == f->room)
+        TRY(sh_pool_grow(&set->windows.memory, &set->questions, &f->room,
+                         2 * f->room + 256, sizeof *set->questions));
     set->questions[set->count++] = question;
     return SHOAL_OK;
 }
@@ -202,31 +182,10 @@ static shoal_status take_articles(squad_file *f) {
             const json_t *questions = json_object_get(paragraph, "qas");
             if (!context || !json_is_array(questions))
                 return malformed(f, "a paragraph has no context or no qas");
-            json_array_foreach(questions, k, one) {
-                const shoal_status status = take_question(f, one, context);
-                if (status != SHOAL_OK)
-                    return status;
-            }
+            json_array_foreach(questions, k, one) TRY(take_question(f, one, context));
         }
     }
     return f->set->count == 0 ? malformed(f, "it has no questions") : SHOAL_OK;
-}
-
-/* A question's windows, under its number in the set. */
-static shoal_status use_question(squad_file *f, const squad_question *question,
-                                 int64_t number, squad_reason *reason) {
-    int64_t answer[2];
-    const char *wrong = NULL;
-    if (json_array_size(question->answers) == 0)
-        wrong = "it has no answer; SQuAD 1.1 is read, in which every question has one";
-    else if (f->training && !look_up(question, answer))
-        wrong = "its answer is not where answer_start says";
-    if (wrong) {
-        strcpy(reason->text, wrong);
-        return SHOAL_OK;
-    }
-    return make_windows(f->reader, question, number, f->stride,
-                        f->training ? answer : NULL, &f->set->windows, reason);
 }
 
 static shoal_status use_questions(squad_file *f) {
@@ -235,14 +194,20 @@ static shoal_status use_questions(squad_file *f) {
     const int64_t all = set->count;
     int64_t left_out = 0;
     char first[300] = ""; /* of these, and why */
-    shoal_status status = SHOAL_OK;
     set->count = 0;
-    for (int64_t i = 0; i < all && status == SHOAL_OK; i++) {
+    for (int64_t i = 0; i < all; i++) {
         const squad_question question = set->questions[i];
         squad_reason reason;
-        status = use_question(f, &question, set->count, &reason);
-        if (status != SHOAL_OK)
-            return status;
+        int64_t answer[2];
+        if (json_array_size(question.answers) == 0)
+            strcpy(
+                reason.text,
+                "it has no answer; SQuAD 1.1 is read, in which every question has one");
+        else if (f->training && !look_up(&question, answer))
+            strcpy(reason.text, "its answer is not where answer_start says");
+        else /* under its number in the set */
+            TRY(make_windows(reader, &question, set->count, f->stride,
+                             f->training ? answer : NULL, &set->windows, &reason));
         if (!reason.text[0]) {
             set->questions[set->count++] = question;
             continue;
@@ -254,13 +219,9 @@ static shoal_status use_questions(squad_file *f) {
         if (left_out++ == 0)
             snprintf(first, sizeof first, "question %.64s: %s", question.id, reason.text);
     }
-    if (left_out && reader->message) {
-        char text[4096 + 400];
-        snprintf(text, sizeof text, "%.4096s: %" PRId64 " %s left out; the first: %s",
-                 f->path, left_out, left_out == 1 ? "question was" : "questions were",
-                 first);
-        reader->message(reader->user, text);
-    }
+    if (left_out)
+        sh_warn(reader->callbacks, "%s: %" PRId64 " %s left out; the first: %s", f->path,
+                left_out, left_out == 1 ? "question was" : "questions were", first);
     if (set->count == 0)
         return sh_fail(reader->context, SHOAL_BAD_FILE,
                        "%s: none of its questions can be used", f->path);
@@ -270,17 +231,14 @@ static shoal_status use_questions(squad_file *f) {
 shoal_status sh_squad_read(const text_reader *reader, const char *path, int64_t stride,
                            bool training, squad_set *set) {
     squad_file f = {reader, path, set, 0, stride, training};
-    *set = (squad_set){0};
-    shoal_status status =
-        sh_json_object_read(reader->context, path, LARGEST_SQUAD, &set->root);
-    if (status == SHOAL_OK)
-        status = take_articles(&f);
-    return status == SHOAL_OK ? use_questions(&f) : status;
+    *set = (squad_set){.windows.memory = {.context = reader->context}};
+    TRY(sh_json_object_read(reader->context, path, LARGEST_SQUAD, &set->root));
+    TRY(take_articles(&f));
+    return use_questions(&f);
 }
 
 void sh_squad_free(squad_set *set) {
     json_decref(set->root);
-    free(set->questions);
     sh_text_set_free(&set->windows);
     *set = (squad_set){0};
 }

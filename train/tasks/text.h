@@ -3,15 +3,14 @@
 #ifndef SHOAL_TRAIN_TASKS_TEXT_H
 #define SHOAL_TRAIN_TASKS_TEXT_H
 
+#include "train/tasks/task.h"
 #include <jansson.h>
-#include <stdbool.h>
-
-#include "shoal_train.h"
 
 /* ---- Sequences (text.c) ------------------------------------------------------------ */
 
 /* Tokens of all sequences, one after another. */
 typedef struct {
+    pool memory;
     int64_t count, room;  /* sequences */
     int64_t *offsets;     /* [count + 1] */
     float *labels;        /* [count]: class or number; glue */
@@ -25,28 +24,28 @@ typedef struct {
 } text_set;
 
 void sh_text_set_free(text_set *set);
-/* Puts a sequence at the end. bytes and wanted may be NULL. False: out of memory. */
-bool sh_text_set_add(text_set *set, int64_t count, const int32_t *ids,
-                     const int32_t *types, const int32_t (*bytes)[2], float label,
-                     const int32_t wanted[2], int64_t question);
+/* Puts a sequence at the end. bytes and wanted may be NULL. */
+shoal_status sh_text_set_add(shoal_context *context, text_set *set, int64_t count,
+                             const int32_t *ids, const int32_t *types,
+                             const int32_t (*bytes)[2], float label,
+                             const int32_t wanted[2], int64_t question);
 /* A number that other tokens or labels would not give. */
 uint64_t sh_text_set_fingerprint(const text_set *set);
-/* Rows of the largest batch that `batch` sequences can make, and of the longest one. */
+/* Rows of the largest batch that `batch` sequences can make. */
 int64_t sh_text_set_most_rows(const text_set *set, int64_t batch);
-int64_t sh_text_set_longest(const text_set *set);
 
 /* Some sequences of a set, copied together. */
 typedef struct {
+    pool memory;
     int64_t count, room, row_room;
     int64_t *offsets;     /* [count + 1] */
     int64_t *at;          /* [count]: which sequences of the set */
     int32_t *ids, *types; /* [rows] */
 } text_batch;
 
-/* Sequences order[first] .. order[first + count - 1]; order NULL: first and so on. False:
-   out of memory. */
-bool sh_text_batch_fill(const text_set *set, const int64_t *order, int64_t first,
-                        int64_t count, text_batch *batch);
+/* Sequences order[first] .. order[first + count - 1]; order NULL: first and so on. */
+shoal_status sh_text_batch_fill(const text_set *set, const int64_t *order, int64_t first,
+                                int64_t count, text_batch *batch);
 void sh_text_batch_free(text_batch *batch);
 shoal_model_inputs sh_text_batch_inputs(const text_batch *batch);
 
@@ -56,8 +55,7 @@ typedef struct {
     shoal_tokenizer *tokenizer;
     int64_t max_length;
     bool skip_bad; /* rows and questions that cannot be used are left out */
-    void (*message)(void *user, const char *text); /* how many were; may be NULL */
-    void *user;
+    const shoal_train_callbacks *callbacks; /* hear how many were */
 } text_reader;
 
 /* ---- Metrics (metrics.c) ----------------------------------------------------------- */
@@ -150,7 +148,7 @@ char *sh_squad_text(const squad_question *question, const squad_answer *answer);
 bool sh_squad_scores(const squad_set *set, const squad_answer *answers, double *exact,
                      double *f1);
 
-/* ---- Scores (text_score.c) --------------------------------------------------------- */
+/* ---- Scores (text.c) --------------------------------------------------------------- */
 
 /* Where a checkpoint keeps the paths of its data. */
 #define TEXT_PATHS_NOTE "text.paths"
@@ -164,9 +162,9 @@ typedef struct {
 
 /* logits: [sequences][classes], or [rows][2] of spans (glue NULL). gradient: of the mean,
    in the same shape; it may be the logits, or NULL. */
-shoal_status sh_text_loss(shoal_context *context, const glue_task *glue,
-                          const text_set *set, const text_batch *batch,
-                          const float *logits, float *gradient, text_loss *loss);
+shoal_status sh_text_loss(const glue_task *glue, const text_set *set,
+                          const text_batch *batch, const float *logits, float *gradient,
+                          text_loss *loss);
 
 /* A dev part: of GLUE, or of SQuAD where glue is NULL. */
 typedef struct {
@@ -192,12 +190,9 @@ typedef struct {
 
 /* Begins anew; takes what a model makes of some sequences of the set; and, after all of
    them, finds the metrics. */
-shoal_status sh_text_dev_begin(text_dev *dev, shoal_context *context,
-                               text_result *result);
-shoal_status sh_text_dev_take(text_dev *dev, shoal_context *context,
-                              const text_batch *batch, const float *logits,
+shoal_status sh_text_dev_begin(text_dev *dev, text_result *result);
+shoal_status sh_text_dev_take(text_dev *dev, const text_batch *batch, const float *logits,
                               text_result *result);
-shoal_status sh_text_dev_end(const text_dev *dev, shoal_context *context,
-                             text_result *result);
+shoal_status sh_text_dev_end(const text_dev *dev, text_result *result);
 
 #endif
