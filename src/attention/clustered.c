@@ -648,18 +648,6 @@ static void improve_task(void *shared, int64_t task, int thread) {
         int64_t end = min(offsets[j + 1], last);
         if (end <= at)
             continue;
-        if (end < last) {
-            /* The next group's top keys and values lie anywhere: prefetch them. */
-            const int32_t *rows = head->top_places +
-                                  (j + 1) * head->call->plan->attention.topk;
-            int64_t count = 0;
-            while (count < head->work->topk && rows[count] >= 0)
-                count++;
-            prefetch_rows(head->top_k.data, head->top_k.stride, rows, count,
-                          head->keys.dim);
-            prefetch_rows(head->top_v.data, head->top_v.stride, rows, count,
-                          head->keys.value_dim);
-        }
         if (clustered_is_alone(head, j))
             copy_shared(head, head->slot->sorted.order[at]);
         else if (clustered_sees_nothing(head, j))
