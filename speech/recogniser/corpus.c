@@ -434,6 +434,60 @@ static uint64_t print_text(uint64_t print, const char *text) {
     return print;
 }
 
+/* ---- Filter banks as a model sees them: normalised, and stacked into rows ---------- */
+
+int64_t shoal_features_positions(const shoal_features_config *config, int64_t frames) {
+    return (frames + config->hop - 1) / config->hop;
+}
+
+int64_t shoal_features_width(const shoal_features_config *config) {
+    return config->context * config->bands;
+}
+
+/* The mean of `count` values, and one over their standard deviation, from their sum and
+   that of their squares. */
+static void find_scale(double sum, double squares, double count, float *mean,
+                       float *scale) {
+    const double exact = sum / count, variance = squares / count - exact * exact;
+    *mean = (float)exact;
+    *scale = (float)(1 / sqrt(variance > 1e-6 ? variance : 1e-6));
+}
+
+void shoal_features_normalise(const shoal_features_config *config, int64_t count,
+                              float *frames) {
+    const int64_t bands = config->bands;
+    if (config->normalise == SHOAL_NORMALISE_NOTHING)
+        return;
+    for (int64_t band = 0; band < bands; band++) {
+        double sum = 0, squares = 0;
+        for (int64_t t = 0; t < count; t++) {
+            const double value = (double)frames[t * bands + band];
+            sum += value;
+            squares += value * value;
+        }
+        float mean, scale;
+        find_scale(sum, squares, (double)count, &mean, &scale);
+        for (int64_t t = 0; t < count; t++)
+            frames[t * bands + band] = (frames[t * bands + band] - mean) * scale;
+    }
+}
+
+void shoal_features_stack(const shoal_features_config *config, int64_t count,
+                          const float *frames, float *rows) {
+    const int64_t bands = config->bands, context = config->context;
+    const int64_t left = (context - config->hop) / 2;
+    const int64_t positions = shoal_features_positions(config, count);
+    for (int64_t i = 0; i < positions; i++)
+        for (int64_t k = 0; k < context; k++) {
+            const int64_t t = i * config->hop - left + k;
+            float *to = rows + (i * context + k) * bands;
+            if (t >= 0 && t < count)
+                memcpy(to, frames + t * bands, sizeof *to * (size_t)bands);
+            else
+                memset(to, 0, sizeof *to * (size_t)bands);
+        }
+}
+
 /* ---- Mean and variance ------------------------------------------------------------- */
 
 static int64_t group_of(const shoal_corpus *corpus, int64_t index) {
@@ -473,9 +527,9 @@ static shoal_status find_statistics(shoal_corpus *corpus) {
     for (int64_t g = 0; wanted && g < groups; g++)
         for (int32_t band = 0; band < bands; band++) {
             const double *own = sums + (size_t)g * stride, count = own[2 * bands];
-            sh_features_scale(own[band], own[bands + band], count,
-                              &corpus->means[g * bands + band],
-                              &corpus->scales[g * bands + band]);
+            find_scale(own[band], own[bands + band], count,
+                       &corpus->means[g * bands + band],
+                       &corpus->scales[g * bands + band]);
         }
     for (int32_t band = 0; !wanted && band < bands; band++)
         corpus->scales[band] = 1;
