@@ -372,54 +372,6 @@ static int compare_order(const void *a, const void *b, void *shared) {
     return x != y ? (x < y ? -1 : 1) : first - second;
 }
 
-/* Which utterances each recording has. */
-static shoal_status order_by_recording(shoal_corpus *corpus) {
-    corpus->order = calloc((size_t)corpus->utterance_count + 1, sizeof *corpus->order);
-    if (!corpus->order)
-        return no_memory(corpus->context);
-    for (int64_t i = 0; i < corpus->utterance_count; i++)
-        corpus->order[i] = (int32_t)i;
-    qsort_r(corpus->order, (size_t)corpus->utterance_count, sizeof *corpus->order,
-            compare_order, corpus);
-    for (int64_t i = 0; i < corpus->utterance_count; i++) {
-        const int64_t r = corpus->utterances[corpus->order[i]].recording;
-        if (r < 0)
-            continue;
-        if (corpus->recordings[r].count++ == 0)
-            corpus->recordings[r].first = i;
-    }
-    return SHOAL_OK;
-}
-
-/* The names of bad ones go to the caller, and the first into the message. */
-static shoal_status drop_bad(shoal_corpus *corpus, const char *folder) {
-    char first[CORPUS_REASON] = "";
-    int64_t kept = 0, bad = 0;
-    for (int64_t i = 0; i < corpus->utterance_count; i++) {
-        corpus_utterance one = corpus->utterances[i];
-        if (!one.reason) {
-            corpus->utterances[kept++] = one;
-            continue;
-        }
-        if (corpus->options.bad)
-            corpus->options.bad(corpus->options.user, one.id, one.reason);
-        if (bad++ == 0)
-            snprintf(first, sizeof first, "%s: %.300s", sh_shown(one.id).text,
-                     one.reason);
-        free(one.reason);
-    }
-    const int64_t all = corpus->utterance_count;
-    corpus->utterance_count = corpus->info.utterances = kept;
-    corpus->info.bad = bad;
-    if (bad > 0 && (!corpus->options.skip_bad || kept == 0))
-        return sh_fail(corpus->context, SHOAL_BAD_FILE,
-                       "%s: %lld of %lld utterances cannot be used, the first %s", folder,
-                       (long long)bad, (long long)all, first);
-    return kept > 0 ? SHOAL_OK
-                    : sh_fail(corpus->context, SHOAL_BAD_FILE, "%s: has no utterances",
-                              folder);
-}
-
 static int compare_speakers(const void *a, const void *b, void *shared) {
     const shoal_corpus *corpus = shared;
     const int32_t first = *(const int32_t *)a, second = *(const int32_t *)b;
@@ -631,10 +583,48 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
                          corpus->options.characters);
     TRY(make_units(corpus, lists));
     TRY(take_labels(corpus, lists));
-    TRY(order_by_recording(corpus));
+    /* Which utterances each recording has. */
+    corpus->order = calloc((size_t)corpus->utterance_count + 1, sizeof *corpus->order);
+    if (!corpus->order)
+        return no_memory(corpus->context);
+    for (int64_t i = 0; i < corpus->utterance_count; i++)
+        corpus->order[i] = (int32_t)i;
+    qsort_r(corpus->order, (size_t)corpus->utterance_count, sizeof *corpus->order,
+            compare_order, corpus);
+    for (int64_t i = 0; i < corpus->utterance_count; i++) {
+        const int64_t r = corpus->utterances[corpus->order[i]].recording;
+        if (r < 0)
+            continue;
+        if (corpus->recordings[r].count++ == 0)
+            corpus->recordings[r].first = i;
+    }
     TRY(sh_corpus_find_rate(corpus));
     TRY(sh_corpus_features(corpus));
-    TRY(drop_bad(corpus, folder));
+    /* The names of bad ones go to the caller, and the first into the message. */
+    char first[CORPUS_REASON] = "";
+    int64_t kept = 0, bad = 0;
+    for (int64_t i = 0; i < corpus->utterance_count; i++) {
+        corpus_utterance one = corpus->utterances[i];
+        if (!one.reason) {
+            corpus->utterances[kept++] = one;
+            continue;
+        }
+        if (corpus->options.bad)
+            corpus->options.bad(corpus->options.user, one.id, one.reason);
+        if (bad++ == 0)
+            snprintf(first, sizeof first, "%s: %.300s", sh_shown(one.id).text,
+                     one.reason);
+        free(one.reason);
+    }
+    const int64_t all = corpus->utterance_count;
+    corpus->utterance_count = corpus->info.utterances = kept;
+    corpus->info.bad = bad;
+    if (bad > 0 && (!corpus->options.skip_bad || kept == 0))
+        return sh_fail(corpus->context, SHOAL_BAD_FILE,
+                       "%s: %lld of %lld utterances cannot be used, the first %s", folder,
+                       (long long)bad, (long long)all, first);
+    if (kept == 0)
+        return sh_fail(corpus->context, SHOAL_BAD_FILE, "%s: has no utterances", folder);
     return finish(corpus);
 }
 
