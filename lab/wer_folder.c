@@ -134,25 +134,6 @@ static void take_text(wer_job *job, const text_line *line) {
 
 /* ---- Folders ----------------------------------------------------------------------- */
 
-static void read_file(wer_job *job, const char *folder, const char *name,
-                      const char *path) {
-    static const char ending[] = ".trans.txt";
-    const size_t length = strlen(name), wanted = sizeof ending - 1;
-    if (strcmp(name, "transcripts.txt") == 0 ||
-        (length >= wanted && strcmp(name + length - wanted, ending) == 0))
-        read_lines(job, folder, path, take_transcript);
-    else if (strcmp(name, "wav.scp") == 0) {
-        char text[4200];
-        snprintf(text, sizeof text, "%s/text", folder);
-        read_lines(job, folder, path, take_recording);
-        read_lines(job, folder, text, take_text);
-        for (int i = 0; i < job->utterance_count; i++)
-            if (!job->utterances[i].text)
-                die(EXIT_BAD_INPUT, "%s has no line for %s of %s", text,
-                    job->utterances[i].name, path);
-    }
-}
-
 /* Names in order, so that a run is the same everywhere. */
 static void search_folder(wer_job *job, const char *folder, int depth) {
     struct dirent **entries;
@@ -167,8 +148,23 @@ static void search_folder(wer_job *job, const char *folder, int depth) {
         if (!enough(job) && name[0] != '.' && stat(path, &about) == 0) {
             if (S_ISDIR(about.st_mode) && depth < DEEPEST)
                 search_folder(job, path, depth + 1);
-            else if (S_ISREG(about.st_mode))
-                read_file(job, folder, name, path);
+            else if (S_ISREG(about.st_mode)) {
+                static const char ending[] = ".trans.txt";
+                const size_t length = strlen(name), wanted = sizeof ending - 1;
+                if (strcmp(name, "transcripts.txt") == 0 ||
+                    (length >= wanted && strcmp(name + length - wanted, ending) == 0))
+                    read_lines(job, folder, path, take_transcript);
+                else if (strcmp(name, "wav.scp") == 0) {
+                    char text[4200];
+                    snprintf(text, sizeof text, "%s/text", folder);
+                    read_lines(job, folder, path, take_recording);
+                    read_lines(job, folder, text, take_text);
+                    for (int k = 0; k < job->utterance_count; k++)
+                        if (!job->utterances[k].text)
+                            die(EXIT_BAD_INPUT, "%s has no line for %s of %s", text,
+                                job->utterances[k].name, path);
+                }
+            }
         }
         free(entries[i]);
     }

@@ -175,54 +175,53 @@ static json_t *kind_object(const wer_job *job, int kind) {
         "encoder_error_by_window", json_numbers(k->output_errors, job->done));
 }
 
-static json_t *arrangement_object(const wer_job *job, int at) {
-    const wer_arrangement *arrangement = &job->arrangements[at];
-    json_t *rates = json_object();
-    for (int kind = 0; kind < job->kind_count; kind++) {
-        const shoal_word_errors errors = wer_count(job, kind, at);
-        json_object_set_new(rates, job->kinds[kind].spelling,
-                            json_number(wer_percent(&errors)));
-    }
-    return json_pack("{s:o, s:f, s:b, s:o, s:i, s:o}", "per_window",
-                     arrangement->per_window == INT64_MAX
-                         ? json_null()
-                         : json_integer((json_int_t)arrangement->per_window),
-                     "gap", arrangement->gap, "shuffled", arrangement->shuffled, "seed",
-                     json_seed(arrangement->seed), "windows", arrangement->windows,
-                     "wer_percent", rates);
-}
-
-static json_t *window_object(const wer_job *job, int at) {
-    const wer_window *window = &job->windows[at];
-    json_t *files = json_array(), *references = json_array(), *texts = json_object(),
-           *lost = json_object();
-    for (int i = 0; i < window->count; i++) {
-        const wer_utterance *one = &job->utterances[window->members[i]];
-        json_array_append_new(files, json_text(one->path));
-        json_array_append_new(references, json_text(one->text));
-    }
-    for (int kind = 0; kind < job->kind_count; kind++) {
-        json_int_t left_out = 0;
-        for (int i = 0; i < window->count; i++)
-            left_out += window->errors[kind][i].deletions;
-        json_object_set_new(texts, job->kinds[kind].spelling,
-                            json_text(window->texts[kind]));
-        json_object_set_new(lost, job->kinds[kind].spelling, json_integer(left_out));
-    }
-    return json_pack("{s:i, s:o, s:f, s:o, s:o, s:o}", "arrangement", window->arrangement,
-                     "files", files, "seconds", window->seconds, "references", references,
-                     "texts", texts, "words_left_out", lost);
-}
-
 int wer_print_json(const wer_job *job) {
     json_t *kinds = json_array(), *arrangements = json_array(),
            *windows = job->texts ? json_array() : NULL;
     for (int kind = 0; kind < job->kind_count && job->done > 0; kind++)
         json_array_append_new(kinds, kind_object(job, kind));
-    for (int at = 0; at < (int)job->arrangement_count; at++)
-        json_array_append_new(arrangements, arrangement_object(job, at));
-    for (int at = 0; at < job->done && job->texts; at++)
-        json_array_append_new(windows, window_object(job, at));
+    for (int at = 0; at < (int)job->arrangement_count; at++) {
+        const wer_arrangement *arrangement = &job->arrangements[at];
+        json_t *rates = json_object();
+        for (int kind = 0; kind < job->kind_count; kind++) {
+            const shoal_word_errors errors = wer_count(job, kind, at);
+            json_object_set_new(rates, job->kinds[kind].spelling,
+                                json_number(wer_percent(&errors)));
+        }
+        json_array_append_new(arrangements,
+                              json_pack("{s:o, s:f, s:b, s:o, s:i, s:o}", "per_window",
+                                        arrangement->per_window == INT64_MAX
+                                            ? json_null()
+                                            : json_integer(
+                                                  (json_int_t)arrangement->per_window),
+                                        "gap", arrangement->gap, "shuffled",
+                                        arrangement->shuffled, "seed",
+                                        json_seed(arrangement->seed), "windows",
+                                        arrangement->windows, "wer_percent", rates));
+    }
+    for (int at = 0; at < job->done && job->texts; at++) {
+        const wer_window *window = &job->windows[at];
+        json_t *files = json_array(), *references = json_array(), *texts = json_object(),
+               *lost = json_object();
+        for (int i = 0; i < window->count; i++) {
+            const wer_utterance *one = &job->utterances[window->members[i]];
+            json_array_append_new(files, json_text(one->path));
+            json_array_append_new(references, json_text(one->text));
+        }
+        for (int kind = 0; kind < job->kind_count; kind++) {
+            json_int_t left_out = 0;
+            for (int i = 0; i < window->count; i++)
+                left_out += window->errors[kind][i].deletions;
+            json_object_set_new(texts, job->kinds[kind].spelling,
+                                json_text(window->texts[kind]));
+            json_object_set_new(lost, job->kinds[kind].spelling, json_integer(left_out));
+        }
+        json_array_append_new(windows,
+                              json_pack("{s:i, s:o, s:f, s:o, s:o, s:o}", "arrangement",
+                                        window->arrangement, "files", files, "seconds",
+                                        window->seconds, "references", references,
+                                        "texts", texts, "words_left_out", lost));
+    }
     return print_json(
         json_pack("{s:s, s:s, s:i, s:o, s:o, s:I, s:f, s:o, s:I, s:i, s:i, s:f, s:b, "
                   "s:o, s:o, s:o, "

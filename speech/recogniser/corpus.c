@@ -408,54 +408,6 @@ static int compare_order(const void *a, const void *b, void *shared) {
     return x != y ? (x < y ? -1 : 1) : first - second;
 }
 
-/* Which utterances each recording has. */
-static shoal_status order_by_recording(shoal_corpus *corpus) {
-    corpus->order = calloc((size_t)corpus->utterance_count + 1, sizeof *corpus->order);
-    if (!corpus->order)
-        return no_memory(corpus->context);
-    for (int64_t i = 0; i < corpus->utterance_count; i++)
-        corpus->order[i] = (int32_t)i;
-    qsort_r(corpus->order, (size_t)corpus->utterance_count, sizeof *corpus->order,
-            compare_order, corpus);
-    for (int64_t i = 0; i < corpus->utterance_count; i++) {
-        const int64_t r = corpus->utterances[corpus->order[i]].recording;
-        if (r < 0)
-            continue;
-        if (corpus->recordings[r].count++ == 0)
-            corpus->recordings[r].first = i;
-    }
-    return SHOAL_OK;
-}
-
-/* The names of bad ones go to the caller, and the first into the message. */
-static shoal_status drop_bad(shoal_corpus *corpus, const char *folder) {
-    char first[CORPUS_REASON] = "";
-    int64_t kept = 0, bad = 0;
-    for (int64_t i = 0; i < corpus->utterance_count; i++) {
-        corpus_utterance one = corpus->utterances[i];
-        if (!one.reason) {
-            corpus->utterances[kept++] = one;
-            continue;
-        }
-        if (corpus->options.bad)
-            corpus->options.bad(corpus->options.user, one.id, one.reason);
-        if (bad++ == 0)
-            snprintf(first, sizeof first, "%s: %.300s", sh_shown(one.id).text,
-                     one.reason);
-        free(one.reason);
-    }
-    const int64_t all = corpus->utterance_count;
-    corpus->utterance_count = corpus->info.utterances = kept;
-    corpus->info.bad = bad;
-    if (bad > 0 && (!corpus->options.skip_bad || kept == 0))
-        return sh_fail(corpus->context, SHOAL_BAD_FILE,
-                       "%s: %lld of %lld utterances cannot be used, the first %s", folder,
-                       (long long)bad, (long long)all, first);
-    return kept > 0 ? SHOAL_OK
-                    : sh_fail(corpus->context, SHOAL_BAD_FILE, "%s: has no utterances",
-                              folder);
-}
-
 static int compare_speakers(const void *a, const void *b, void *shared) {
     const shoal_corpus *corpus = shared;
     const int32_t first = *(const int32_t *)a, second = *(const int32_t *)b;
@@ -468,6 +420,60 @@ static uint64_t print_text(uint64_t print, const char *text) {
     for (const char *c = text; *c; c++)
         print = (print ^ (unsigned char)*c) * 0x100000001b3u;
     return print;
+}
+
+/* ---- Filter banks as a model sees them: normalised, and stacked into rows ---------- */
+
+int64_t shoal_features_positions(const shoal_features_config *config, int64_t frames) {
+    return (frames + config->hop - 1) / config->hop;
+}
+
+int64_t shoal_features_width(const shoal_features_config *config) {
+    return config->context * config->bands;
+}
+
+/* The mean of `count` values, and one over their standard deviation, from their sum and
+   that of their squares. */
+static void find_scale(double sum, double squares, double count, float *mean,
+                       float *scale) {
+    const double exact = sum / count, variance = squares / count - exact * exact;
+    *mean = (float)exact;
+    *scale = (float)(1 / sqrt(variance > 1e-6 ? variance : 1e-6));
+}
+
+void shoal_features_normalise(const shoal_features_config *config, int64_t count,
+                              float *frames) {
+    const int64_t bands = config->bands;
+    if (config->normalise == SHOAL_NORMALISE_NOTHING)
+        return;
+    for (int64_t band = 0; band < bands; band++) {
+        double sum = 0, squares = 0;
+        for (int64_t t = 0; t < count; t++) {
+            const double value = (double)frames[t * bands + band];
+            sum += value;
+            squares += value * value;
+        }
+        float mean, scale;
+        find_scale(sum, squares, (double)count, &mean, &scale);
+        for (int64_t t = 0; t < count; t++)
+            frames[t * bands + band] = (frames[t * bands + band] - mean) * scale;
+    }
+}
+
+void shoal_features_stack(const shoal_features_config *config, int64_t count,
+                          const float *frames, float *rows) {
+    const int64_t bands = config->bands, context = config->context;
+    const int64_t left = (context - config->hop) / 2;
+    const int64_t positions = shoal_features_positions(config, count);
+    for (int64_t i = 0; i < positions; i++)
+        for (int64_t k = 0; k < context; k++) {
+            const int64_t t = i * config->hop - left + k;
+            float *to = rows + (i * context + k) * bands;
+            if (t >= 0 && t < count)
+                memcpy(to, frames + t * bands, sizeof *to * (size_t)bands);
+            else
+                memset(to, 0, sizeof *to * (size_t)bands);
+        }
 }
 
 /* ---- Mean and variance ------------------------------------------------------------- */
@@ -509,9 +515,9 @@ static shoal_status find_statistics(shoal_corpus *corpus) {
     for (int64_t g = 0; wanted && g < groups; g++)
         for (int32_t band = 0; band < bands; band++) {
             const double *own = sums + (size_t)g * stride, count = own[2 * bands];
-            sh_features_scale(own[band], own[bands + band], count,
-                              &corpus->means[g * bands + band],
-                              &corpus->scales[g * bands + band]);
+            find_scale(own[band], own[bands + band], count,
+                       &corpus->means[g * bands + band],
+                       &corpus->scales[g * bands + band]);
         }
     for (int32_t band = 0; !wanted && band < bands; band++)
         corpus->scales[band] = 1;
@@ -613,13 +619,51 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
                          corpus->options.characters);
     TRY(make_units(corpus, lists));
     TRY(take_labels(corpus, lists));
-    if (corpus->options.labels_only)
-        return drop_bad(corpus, folder);
-    TRY(order_by_recording(corpus));
-    TRY(sh_corpus_find_rate(corpus));
-    TRY(sh_corpus_features(corpus));
-    TRY(drop_bad(corpus, folder));
-    return finish(corpus);
+    /* Which utterances each recording has. */
+    corpus->order = calloc((size_t)corpus->utterance_count + 1, sizeof *corpus->order);
+    if (!corpus->order)
+        return no_memory(corpus->context);
+    for (int64_t i = 0; i < corpus->utterance_count; i++)
+        corpus->order[i] = (int32_t)i;
+    qsort_r(corpus->order, (size_t)corpus->utterance_count, sizeof *corpus->order,
+            compare_order, corpus);
+    for (int64_t i = 0; i < corpus->utterance_count; i++) {
+        const int64_t r = corpus->utterances[corpus->order[i]].recording;
+        if (r < 0)
+            continue;
+        if (corpus->recordings[r].count++ == 0)
+            corpus->recordings[r].first = i;
+    }
+    if (!corpus->options.labels_only) {
+        TRY(sh_corpus_find_rate(corpus));
+        TRY(sh_corpus_features(corpus));
+    }
+    /* The names of bad ones go to the caller, and the first into the message. */
+    char first[CORPUS_REASON] = "";
+    int64_t kept = 0, bad = 0;
+    for (int64_t i = 0; i < corpus->utterance_count; i++) {
+        corpus_utterance one = corpus->utterances[i];
+        if (!one.reason) {
+            corpus->utterances[kept++] = one;
+            continue;
+        }
+        if (corpus->options.bad)
+            corpus->options.bad(corpus->options.user, one.id, one.reason);
+        if (bad++ == 0)
+            snprintf(first, sizeof first, "%s: %.300s", sh_shown(one.id).text,
+                     one.reason);
+        free(one.reason);
+    }
+    const int64_t all = corpus->utterance_count;
+    corpus->utterance_count = corpus->info.utterances = kept;
+    corpus->info.bad = bad;
+    if (bad > 0 && (!corpus->options.skip_bad || kept == 0))
+        return sh_fail(corpus->context, SHOAL_BAD_FILE,
+                       "%s: %lld of %lld utterances cannot be used, the first %s", folder,
+                       (long long)bad, (long long)all, first);
+    if (kept == 0)
+        return sh_fail(corpus->context, SHOAL_BAD_FILE, "%s: has no utterances", folder);
+    return corpus->options.labels_only ? SHOAL_OK : finish(corpus);
 }
 
 shoal_status shoal_corpus_open(shoal_context *context, const char *folder,

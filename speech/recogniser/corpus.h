@@ -42,11 +42,6 @@ struct shoal_corpus {
     float *means, *scales; /* [groups][bands], of speakers or utterances */
 };
 
-/* The mean of `count` values, and one over their standard deviation, from their sum and
-   that of their squares (features.c). */
-void sh_features_scale(double sum, double squares, double count, float *mean,
-                       float *scale);
-
 /* Notes why an utterance cannot be used; the first reason stays. */
 void sh_corpus_refuse(corpus_utterance *utterance, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

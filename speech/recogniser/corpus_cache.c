@@ -51,31 +51,6 @@ static uint64_t mix_real(uint64_t sum, double value) {
     return mix_word(sum, bits);
 }
 
-/* What the features depend on. */
-static uint64_t key_of(const shoal_corpus *corpus) {
-    uint64_t key = mix_word(CACHE_VERSION, (uint64_t)corpus->info.bands);
-    key = mix_word(key, corpus->options.fbank.centred != 0);
-    key = mix_word(key, (uint64_t)corpus->info.rate);
-    key = mix_word(key, corpus->rate_found && corpus->info.rate < AUDIO_RATE);
-    key = mix_real(key, corpus->options.speed == 0 ? 1 : corpus->options.speed);
-    for (int64_t i = 0; i < corpus->recording_count; i++) {
-        struct stat information = {0};
-        const bool there = stat(corpus->recordings[i].path, &information) == 0;
-        for (const char *c = corpus->recordings[i].path; *c; c++)
-            key = mix_word(key, (unsigned char)*c);
-        key = mix_word(key, 0x100);
-        key = mix_word(key, there ? (uint64_t)information.st_size : UINT64_MAX);
-        key = mix_word(key, (uint64_t)information.st_mtim.tv_sec);
-        key = mix_word(key, (uint64_t)information.st_mtim.tv_nsec);
-    }
-    for (int64_t i = 0; i < corpus->utterance_count; i++) {
-        key = mix_word(key, (uint64_t)corpus->utterances[i].recording);
-        key = mix_real(key, corpus->utterances[i].begin);
-        key = mix_real(key, corpus->utterances[i].end);
-    }
-    return key;
-}
-
 /* ---- One recording ----------------------------------------------------------------- */
 
 /* What came of it; features of its utterances one after another. */
@@ -434,7 +409,27 @@ static shoal_status take_rows(shoal_corpus *corpus) {
 
 shoal_status sh_corpus_features(shoal_corpus *corpus) {
     char path[4096];
-    const uint64_t key = key_of(corpus);
+    /* What the features depend on. */
+    uint64_t key = mix_word(CACHE_VERSION, (uint64_t)corpus->info.bands);
+    key = mix_word(key, corpus->options.fbank.centred != 0);
+    key = mix_word(key, (uint64_t)corpus->info.rate);
+    key = mix_word(key, corpus->rate_found && corpus->info.rate < AUDIO_RATE);
+    key = mix_real(key, corpus->options.speed == 0 ? 1 : corpus->options.speed);
+    for (int64_t i = 0; i < corpus->recording_count; i++) {
+        struct stat information = {0};
+        const bool there = stat(corpus->recordings[i].path, &information) == 0;
+        for (const char *c = corpus->recordings[i].path; *c; c++)
+            key = mix_word(key, (unsigned char)*c);
+        key = mix_word(key, 0x100);
+        key = mix_word(key, there ? (uint64_t)information.st_size : UINT64_MAX);
+        key = mix_word(key, (uint64_t)information.st_mtim.tv_sec);
+        key = mix_word(key, (uint64_t)information.st_mtim.tv_nsec);
+    }
+    for (int64_t i = 0; i < corpus->utterance_count; i++) {
+        key = mix_word(key, (uint64_t)corpus->utterances[i].recording);
+        key = mix_real(key, corpus->utterances[i].begin);
+        key = mix_real(key, corpus->utterances[i].end);
+    }
     const int length = snprintf(path, sizeof path, "%s/fbank%d-%016llx.features",
                                 corpus->options.cache, (int)corpus->info.bands,
                                 (unsigned long long)key);

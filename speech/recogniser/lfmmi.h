@@ -1,5 +1,5 @@
-/* The inside of lattice-free MMI: the denominator graph with its passes (lfmmi_den.c),
-   numerator graphs (lfmmi_graph.c) with theirs (lfmmi_num.c), and batches (lfmmi.c).
+/* The inside of lattice-free MMI: the denominator graph and numerator graphs
+   (lfmmi_graph.c), their passes (lfmmi_pass.c), and batches (lfmmi.c).
 
    Whatever arcs lead to a state, they carry the phone that its history ends with: a state
    has one output for being entered and one for being stayed in. So a step of either pass
@@ -83,13 +83,6 @@ bool sh_num_pass(const model_kernels *kernels, const num_graph *num, const float
 int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
                       int64_t outputs, lfmmi_scratch *scratch, int32_t *phones,
                       int32_t *begins);
-
-/* Of both passes: the largest output of a step, NaN where one is not finite; and a step's
-   posteriors, times `sign`, added to its gradient [outputs], false where they do not add
-   up to 1. */
-float sh_lfmmi_top(const float *y, int64_t outputs);
-bool sh_lfmmi_give(const double *posteriors, int64_t outputs, float *gradient,
-                   float sign);
 
 /* At least `bytes` at *block, whose contents are lost when it grows. */
 bool sh_lfmmi_room(void *block, size_t *room, size_t bytes);

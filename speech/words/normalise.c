@@ -254,26 +254,6 @@ static const char *const ise_verbs[] = {
     "general", "character", "bapt",  "sympath", "minim",  "maxim",  "visual", "moral",
 };
 
-static void american_spelling(char *word) {
-    static const char *const tails[] = {"ise", "ised", "ises", "ising", "iser", "isers"};
-    for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++) {
-        size_t from = strlen(beginnings[i].from), to = strlen(beginnings[i].to);
-        if (strncmp(word, beginnings[i].from, from) == 0) {
-            memmove(word + to, word + from, strlen(word + from) + 1);
-            memcpy(word, beginnings[i].to, to);
-            return;
-        }
-    }
-    for (size_t i = 0; i < sizeof ise_verbs / sizeof *ise_verbs; i++) {
-        size_t length = strlen(ise_verbs[i]);
-        if (strncmp(word, ise_verbs[i], length) != 0)
-            continue;
-        for (size_t j = 0; j < sizeof tails / sizeof *tails; j++)
-            if (strcmp(word + length, tails[j]) == 0)
-                word[length + 1] = 'z';
-    }
-}
-
 /* Words separated by spaces, up to the end of the text or a ";". */
 static void put_words(word_writer *out, const char *text) {
     char word[LONGEST_WORD];
@@ -307,8 +287,29 @@ static void put_contracted(word_writer *out, char *word) {
     }
     for (char *c = word; *c; c++) /* apostrophes that are left separate */
         *c = *c == '\'' ? ' ' : *c;
-    if (!strchr(word, ' '))
-        american_spelling(word);
+    if (strchr(word, ' ')) {
+        put_words(out, word);
+        return;
+    }
+    /* American spelling. */
+    static const char *const tails[] = {"ise", "ised", "ises", "ising", "iser", "isers"};
+    for (size_t i = 0; i < sizeof beginnings / sizeof *beginnings; i++) {
+        size_t from = strlen(beginnings[i].from), to = strlen(beginnings[i].to);
+        if (strncmp(word, beginnings[i].from, from) == 0) {
+            memmove(word + to, word + from, strlen(word + from) + 1);
+            memcpy(word, beginnings[i].to, to);
+            put_words(out, word);
+            return;
+        }
+    }
+    for (size_t i = 0; i < sizeof ise_verbs / sizeof *ise_verbs; i++) {
+        size_t verb = strlen(ise_verbs[i]);
+        if (strncmp(word, ise_verbs[i], verb) != 0)
+            continue;
+        for (size_t j = 0; j < sizeof tails / sizeof *tails; j++)
+            if (strcmp(word + verb, tails[j]) == 0)
+                word[verb + 1] = 'z';
+    }
     put_words(out, word);
 }
 

@@ -114,24 +114,6 @@ static bool push(path_queue *q, path_item item) {
     return true;
 }
 
-static bool trace(const word_paths *paths, const path_queue *q, int32_t from,
-                  found_path *found) {
-    *found = (found_path){.lost = q->items[from].lost, .hash = 1469598103934665603u};
-    for (int32_t i = from; q->items[i].member >= 0; i = q->items[i].after)
-        found->count++;
-    found->members = malloc(sizeof *found->members * ((size_t)found->count + 1));
-    if (!found->members)
-        return false;
-    found->count = 0;
-    for (int32_t i = from; q->items[i].member >= 0; i = q->items[i].after) {
-        const int32_t member = q->items[i].member;
-        found->members[found->count++] = member;
-        found->hash = (found->hash ^ (uint64_t)paths->records[member].spelled) *
-                      1099511628211u;
-    }
-    return true;
-}
-
 /* Up to `most` different strings; -1: out of memory. */
 static int64_t find_paths(const word_paths *paths, path_queue *q, int64_t most,
                           found_path *found) {
@@ -157,8 +139,19 @@ static int64_t find_paths(const word_paths *paths, path_queue *q, int64_t most,
         if (item.group >= 0)
             continue;
         found_path *made = &found[count];
-        if (!trace(paths, q, top, made))
+        *made = (found_path){.lost = q->items[top].lost, .hash = 1469598103934665603u};
+        for (int32_t i = top; q->items[i].member >= 0; i = q->items[i].after)
+            made->count++;
+        made->members = malloc(sizeof *made->members * ((size_t)made->count + 1));
+        if (!made->members)
             return -1;
+        made->count = 0;
+        for (int32_t i = top; q->items[i].member >= 0; i = q->items[i].after) {
+            const int32_t member = q->items[i].member;
+            made->members[made->count++] = member;
+            made->hash = (made->hash ^ (uint64_t)paths->records[member].spelled) *
+                         1099511628211u;
+        }
         bool same = false; /* one with the same words is there already */
         for (int64_t i = 0; i < count && !same; i++) {
             same = found[i].hash == made->hash && found[i].count == made->count;
