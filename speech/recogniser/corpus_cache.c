@@ -271,31 +271,6 @@ static shoal_status begin_reading(shoal_corpus *corpus, reading *r) {
     return status;
 }
 
-/* Writes what the chunk gave, and drops it. */
-static bool write_chunk(const reading *r, int64_t count, FILE *file, cache_head *head,
-                        cache_row *rows) {
-    const shoal_corpus *corpus = r->corpus;
-    bool good = true;
-    for (int64_t i = 0; i < count; i++) {
-        const corpus_recording *recording = &corpus->recordings[r->first + i];
-        read_recording *found = &r->found[i];
-        const size_t floats = (size_t)(found->frames * corpus->info.bands);
-        for (int64_t k = 0; k < recording->count; k++) {
-            const int32_t index = corpus->order[recording->first + k];
-            const corpus_utterance *one = &corpus->utterances[index];
-            rows[index] = (cache_row){head->frames + one->first_frame, one->frames};
-        }
-        good = good && (floats == 0 ||
-                        fwrite(found->features, sizeof(float), floats, file) == floats);
-        head->checksum =
-            mix_words(head->checksum, found->features, floats * sizeof(float));
-        head->frames += found->frames;
-        free(found->features);
-        found->features = NULL;
-    }
-    return good;
-}
-
 /* Reads all recordings into the open file, whose head and rows come last. SHOAL_IO: it
    cannot be written. */
 static shoal_status write_all(shoal_corpus *corpus, FILE *file, cache_head *head,
@@ -314,7 +289,26 @@ static shoal_status write_all(shoal_corpus *corpus, FILE *file, cache_head *head
         sh_team_run(sh_team_of(corpus->context), chunk, recording_task, &r);
         for (int64_t i = 0; i < chunk; i++)
             lost = lost || r.found[i].lost;
-        if (!write_chunk(&r, chunk, file, head, rows))
+        /* Writes what the chunk gave, and drops it. */
+        bool good = true;
+        for (int64_t i = 0; i < chunk; i++) {
+            const corpus_recording *recording = &corpus->recordings[r.first + i];
+            read_recording *found = &r.found[i];
+            const size_t floats = (size_t)(found->frames * corpus->info.bands);
+            for (int64_t k = 0; k < recording->count; k++) {
+                const int32_t index = corpus->order[recording->first + k];
+                const corpus_utterance *one = &corpus->utterances[index];
+                rows[index] = (cache_row){head->frames + one->first_frame, one->frames};
+            }
+            good = good && (floats == 0 || fwrite(found->features, sizeof(float), floats,
+                                                  file) == floats);
+            head->checksum =
+                mix_words(head->checksum, found->features, floats * sizeof(float));
+            head->frames += found->frames;
+            free(found->features);
+            found->features = NULL;
+        }
+        if (!good)
             status = SHOAL_IO;
         else if (lost)
             status = sh_fail(corpus->context, SHOAL_NO_MEMORY,

@@ -309,43 +309,6 @@ void sh_phone_lm_free(phone_lm *lm) {
     *lm = (phone_lm){0};
 }
 
-/* Of rows under the histories that stay: those of one history become a state. */
-static bool build(phone_lm *lm, const row *rows, int64_t count, const ranked *kept,
-                  int64_t kept_count) {
-    const int longest = lm->order - 1;
-    int32_t *states = calloc((size_t)count + 1, sizeof *states); /* of each row */
-    double sum;
-    for (int64_t i = 0; states && i < count; i++) {
-        lm->states += i == 0 || rows[i - 1].history != rows[i].history;
-        states[i] = lm->states - 1;
-        lm->arcs += rows[i].symbol != END;
-    }
-    const bool good = states && sh_phone_lm_allocate(lm);
-    lm->states = lm->arcs = 0;
-    for (int64_t begin = 0, end; good && begin < count; begin = end) {
-        end = end_of(rows, count, begin, &sum);
-        const int32_t state = lm->states++;
-        const int length = length_of(rows[begin].history, longest);
-        const uint64_t newest = rows[begin].history >> place_of(longest, length - 1);
-        lm->last[state] = (int32_t)(newest % (1 << BITS)) - FIRST_PHONE;
-        for (int64_t i = begin; i < end; i++) {
-            const double share = rows[i].count / sum;
-            if (rows[i].symbol == END) {
-                lm->end[state] = share;
-                continue;
-            }
-            const uint64_t to = append(rows[begin].history, longest, rows[i].symbol);
-            const uint64_t history = reduce(to, longest, kept, kept_count);
-            lm->phone[lm->arcs] = (int32_t)rows[i].symbol - FIRST_PHONE;
-            lm->next[lm->arcs] = states[find_row(rows, count, history, 0)];
-            lm->weight[lm->arcs++] = share;
-        }
-        lm->first[state + 1] = lm->arcs;
-    }
-    free(states);
-    return good;
-}
-
 static bool make_automaton(const gram_table *table, int64_t extra, phone_lm *lm) {
     const int longest = lm->order - 1;
     row *rows = calloc((size_t)table->used + 1, sizeof *rows);
@@ -368,8 +331,38 @@ static bool make_automaton(const gram_table *table, int64_t extra, phone_lm *lm)
         if (good)
             count = sort_rows(rows, count);
     }
-    good = good && build(lm, rows, count, kept, kept_count);
-    FREE_ALL(rows, kept);
+    /* Of rows under the histories that stay: those of one history become a state. */
+    int32_t *states = good ? calloc((size_t)count + 1, sizeof *states)
+                           : NULL; /* of each row */
+    double sum;
+    for (int64_t i = 0; states && i < count; i++) {
+        lm->states += i == 0 || rows[i - 1].history != rows[i].history;
+        states[i] = lm->states - 1;
+        lm->arcs += rows[i].symbol != END;
+    }
+    good = states && sh_phone_lm_allocate(lm);
+    lm->states = lm->arcs = 0;
+    for (int64_t begin = 0, end; good && begin < count; begin = end) {
+        end = end_of(rows, count, begin, &sum);
+        const int32_t state = lm->states++;
+        const int length = length_of(rows[begin].history, longest);
+        const uint64_t newest = rows[begin].history >> place_of(longest, length - 1);
+        lm->last[state] = (int32_t)(newest % (1 << BITS)) - FIRST_PHONE;
+        for (int64_t i = begin; i < end; i++) {
+            const double share = rows[i].count / sum;
+            if (rows[i].symbol == END) {
+                lm->end[state] = share;
+                continue;
+            }
+            const uint64_t to = append(rows[begin].history, longest, rows[i].symbol);
+            const uint64_t history = reduce(to, longest, kept, kept_count);
+            lm->phone[lm->arcs] = (int32_t)rows[i].symbol - FIRST_PHONE;
+            lm->next[lm->arcs] = states[find_row(rows, count, history, 0)];
+            lm->weight[lm->arcs++] = share;
+        }
+        lm->first[state + 1] = lm->arcs;
+    }
+    FREE_ALL(rows, kept, states);
     return good;
 }
 

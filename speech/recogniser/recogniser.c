@@ -362,8 +362,7 @@ shoal_status shoal_recogniser_graphs(const shoal_recogniser *recogniser,
 /* ---- A recording ------------------------------------------------------------------- */
 
 typedef struct {
-    const float *frames;     /* [count][bands], normalised */
-    int64_t count, rows;     /* rows: positions of the whole */
+    int64_t rows;            /* positions of the whole */
     float *stacked;          /* [of a piece and its margins][width] */
     float *outputs;          /* [rows][outputs], then of the steps alone */
     int32_t *units, *begins; /* [rows] */
@@ -378,34 +377,6 @@ static void place_sound(void *argument, block_layout *block) {
     sound->outputs = reserve_floats(block, sound->rows, r->info.outputs);
     sound->units = sh_reserve(block, sound->rows, sizeof *sound->units);
     sound->begins = sh_reserve(block, sound->rows, sizeof *sound->begins);
-}
-
-/* The outputs of positions at .. at + count - 1; the model hears the margins too. A
-   position's frames reach beyond it by less than `context`. */
-static shoal_status hear_piece(shoal_recogniser *r, const heard_sound *sound, int64_t at,
-                               int64_t count) {
-    const shoal_features_config *config = &r->info.features;
-    const size_t row = (size_t)r->info.outputs;
-    const int64_t begin = at > r->margin ? at - r->margin : 0;
-    const int64_t after = at + count + r->margin;
-    const int64_t end = after < sound->rows ? after : sound->rows;
-    const int64_t beyond = (config->context + config->hop - 1) / config->hop;
-    const int64_t first = begin > beyond ? begin - beyond : 0;
-    const int64_t from = first * config->hop, to = (end + beyond) * config->hop;
-    shoal_features_stack(config, (to < sound->count ? to : sound->count) - from,
-                         sound->frames + from * config->bands, sound->stacked);
-    const int64_t offsets[2] = {0, end - begin};
-    const shoal_model_inputs inputs = {.batch = 1,
-                                       .offsets = offsets,
-                                       .features = sound->stacked +
-                                                   (begin - first) *
-                                                       shoal_features_width(config)};
-    float *out;
-    const shoal_status status = shoal_model_forward(r->view, &inputs, &out);
-    if (status == SHOAL_OK)
-        memcpy(sound->outputs + (size_t)at * row, out + (size_t)(at - begin) * row,
-               sizeof *out * row * (size_t)count);
-    return status;
 }
 
 /* Words, or units from 0 on, and the steps at which they begin. */
@@ -447,8 +418,7 @@ static shoal_status decode(shoal_recogniser *r, heard_sound *sound,
    are normalised in place. */
 static shoal_status recognise(shoal_recogniser *r, float *frames, int64_t count,
                               shoal_recognition *found) {
-    heard_sound sound = {.frames = frames, .count = count};
-    sound.rows = shoal_features_positions(&r->info.features, count);
+    heard_sound sound = {.rows = shoal_features_positions(&r->info.features, count)};
     void *block = sh_allocate_parts(r->context, place_sound, (void *[]){&sound, r}, NULL);
     if (!block)
         return SHOAL_NO_MEMORY;
@@ -458,8 +428,31 @@ static shoal_status recognise(shoal_recogniser *r, float *frames, int64_t count,
     const int64_t pieces = (sound.rows + r->piece - 1) / r->piece;
     shoal_status status = SHOAL_OK;
     for (int64_t i = 0; i < pieces && status == SHOAL_OK; i++) {
-        const int64_t begin = i * sound.rows / pieces;
-        status = hear_piece(r, &sound, begin, (i + 1) * sound.rows / pieces - begin);
+        const int64_t at = i * sound.rows / pieces;
+        /* The outputs of positions at .. next - 1; the model hears the margins too. A
+           position's frames reach beyond it by less than `context`. */
+        const shoal_features_config *config = &r->info.features;
+        const int64_t next = (i + 1) * sound.rows / pieces;
+        const size_t row = (size_t)r->info.outputs;
+        const int64_t start = at > r->margin ? at - r->margin : 0;
+        const int64_t after = next + r->margin;
+        const int64_t end = after < sound.rows ? after : sound.rows;
+        const int64_t beyond = (config->context + config->hop - 1) / config->hop;
+        const int64_t first = start > beyond ? start - beyond : 0;
+        const int64_t from = first * config->hop, to = (end + beyond) * config->hop;
+        shoal_features_stack(config, (to < count ? to : count) - from,
+                             frames + from * config->bands, sound.stacked);
+        const int64_t offsets[2] = {0, end - start};
+        const shoal_model_inputs inputs = {.batch = 1,
+                                           .offsets = offsets,
+                                           .features = sound.stacked +
+                                                       (start - first) *
+                                                           shoal_features_width(config)};
+        float *out;
+        status = shoal_model_forward(r->view, &inputs, &out);
+        if (status == SHOAL_OK)
+            memcpy(sound.outputs + (size_t)at * row, out + (size_t)(at - start) * row,
+                   sizeof *out * row * (size_t)(next - at));
     }
     if (status == SHOAL_OK)
         status = decode(r, &sound, found);
