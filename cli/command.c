@@ -183,7 +183,9 @@ shoal_context *begin_context(int64_t threads, const char *isa) {
 /* ---- Several processes ------------------------------------------------------------- */
 
 shoal_transport *begin_ranks(const char *advice) {
-    own_ranks = ranks_open(advice);
+    long size = 0;
+    const char *variable = find_launcher(&size);
+    own_ranks = variable && size != 1 ? ranks_open(variable, advice) : NULL;
     if (own_ranks)
         ranks_same(own_ranks, digest_bytes(1, command, strlen(command)),
                    "another command");

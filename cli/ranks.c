@@ -85,12 +85,9 @@ static void *watch_begin(void *seconds) {
 
 typedef shoal_status open_function(const shoal_mpi_options *, shoal_transport **);
 
-shoal_transport *ranks_open(const char *advice) {
-    long size = 0;
+shoal_transport *ranks_open(const char *variable, const char *advice) {
     shoal_transport *ranks = NULL;
-    const char *variable = find_launcher(&size), *patience = getenv("SHOAL_MPI_PATIENCE");
-    if (!variable || size == 1)
-        return NULL;
+    const char *patience = getenv("SHOAL_MPI_PATIENCE");
     job.advice = advice;
     void *library = dlopen(LIBRARY, RTLD_NOW | RTLD_GLOBAL);
     if (!library)

@@ -9,9 +9,9 @@
 
 #include <shoal_mpi.h>
 
-/* NULL for a process alone. `advice` ends what is said when a rank is lost. Dies where
-   they cannot be opened. */
-shoal_transport *ranks_open(const char *advice);
+/* The transport of a job that a launcher started, which set the environment variable.
+   `advice` ends the message about a lost process. Dies if it cannot be opened. */
+shoal_transport *ranks_open(const char *variable, const char *advice);
 /* Waits for the others, unless the command fails for a reason of this rank alone: then
    the exit ends theirs. */
 void ranks_close(shoal_transport *ranks, int exit_code);

@@ -16,10 +16,10 @@
  *
  * The stages of a head, each with its memory beside its code:
  *
- *     clusters   shoal_clusters.c  P and Z; clusters of queries, their centroids, members
+ *     clusters   shoal.c           P and Z; clusters of queries, their centroids, members
  *                                  in an order in which alike ones follow each other;
  *                                  coordinates of the keys, key clusters
- *     sums       shoal_clusters.c  one pass of the centroids over the keys: sums of
+ *     sums       shoal.c           one pass of the centroids over the keys: sums of
  *                                  e^s_jl (1, v_l, z_l) over every key cluster, and
  *                                  candidates for the pool
  *     pool       shoal_blocks.c    the keys that the blocks of a cluster choose from
@@ -116,7 +116,7 @@ static inline void *keep_part(const shoal_keep *keep, int64_t count, size_t elem
     return all ? all + (size_t)(keep->at * count) * element : NULL;
 }
 
-/* ---- Clusters (shoal_clusters.c) --------------------------------------------------- */
+/* ---- Clusters (shoal.c) ------------------------------------------------------------ */
 
 typedef struct {
     /* Kept: */
@@ -144,17 +144,11 @@ typedef struct {
     float *shift;   /* [r]: -Z'(centre) */
 } shoal_clusters;
 
-void sh_shoal_place_clusters(shoal_clusters *clusters, const shoal_plan *plan,
-                             const shoal_work *own, block_layout *work);
-void sh_shoal_keep_clusters(shoal_clusters *clusters, const shoal_sizes *size,
-                            const shoal_keep *keep);
-void sh_shoal_find_clusters(const shoal_head *head, shoal_clusters *clusters,
-                            team workers);
 /* In backward: what was not kept. */
 void sh_shoal_restore_clusters(const shoal_head *head, shoal_clusters *clusters,
                                team workers);
 
-/* ---- Sums (shoal_clusters.c) ------------------------------------------------------- */
+/* ---- Sums (shoal.c) ---------------------------------------------------------------- */
 
 typedef struct {
     /* Kept: */
@@ -165,12 +159,6 @@ typedef struct {
     uint64_t *candidates; /* [C][SHOAL_CHUNKS][p] */
     int32_t *counts;      /* [C][SHOAL_CHUNKS] */
 } shoal_sums;
-
-void sh_shoal_place_sums(shoal_sums *sums, const shoal_sizes *size, block_layout *work);
-void sh_shoal_keep_sums(shoal_sums *sums, const shoal_sizes *size,
-                        const shoal_keep *keep);
-void sh_shoal_find_sums(const shoal_head *head, const shoal_clusters *clusters,
-                        shoal_sums *sums, team workers);
 
 /* Some keys of a cluster, one below the other. */
 typedef struct {
@@ -185,8 +173,6 @@ const key_block *sh_shoal_gather_keys(const shoal_head *head,
                                       int count, int thread);
 
 typedef struct cluster_thread cluster_thread;
-void sh_shoal_place_cluster_threads(shoal_work *own, const shoal_plan *plan,
-                                    block_layout *work);
 
 /* ---- Blocks (shoal_blocks.c) ------------------------------------------------------- */
 

@@ -9,7 +9,7 @@
 # An extended regular expression, case-insensitive, a tab, and what to write instead. Keep
 # the list short: words that came back, or that nobody outside the project understands.
 words="\
-\\bbrains?\\b	bfloat16 or bf16: the established name of the format
+\\bbrains\\b	bfloat16 or bf16: the established name of the format
 of two the even one	ties to even: the established term
 (it )?knows why	say where the reason is: 'see its message'
 none of its enumeration	'invalid value for NAME': a message names what was wrong
