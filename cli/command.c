@@ -182,6 +182,21 @@ shoal_context *begin_context(int64_t threads, const char *isa) {
 
 /* ---- Several processes ------------------------------------------------------------- */
 
+/* The variable that a launcher left, NULL: there was none. *size is 0 where it does not
+   say how many processes there are. */
+static const char *find_launcher(long *size) {
+    static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK",
+                                        "PMIX_RANK"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *text = getenv(names[i]);
+        if (!text || !*text)
+            continue;
+        *size = strstr(names[i], "SIZE") ? strtol(text, NULL, 10) : 0;
+        return names[i];
+    }
+    return NULL;
+}
+
 shoal_transport *begin_ranks(const char *advice) {
     long size = 0;
     const char *variable = find_launcher(&size);

@@ -5,7 +5,7 @@
 #     links_rooms.sh CC BUILD ROOT    after checking that it can find errors
 . "$(dirname "$0")/../report.sh"
 . "$(dirname "$0")/rooms.sh"
-cc=$1 build=$2
+cc=$1 build=$2 root=$3
 
 allowed_pairs() { # "USER USED" for every room and those it may use
     local room used
@@ -14,9 +14,19 @@ allowed_pairs() { # "USER USED" for every room and those it may use
     done
 }
 
-check_objects() { # $1 a build directory; prints what is wrong
-    # An object is .../shoal_models_objects.dir/models/nn/loss.c.o
+# Objects below $1, but for those that a moved or deleted source of tree $2 left behind.
+# One is .../shoal_models_objects.dir/models/nn/loss.c.o
+objects() {
+    local object source
     find "$1" -path '*_objects.dir/*' -name '*.o' -print0 |
+        while IFS= read -r -d '' object; do
+            source=${object##*_objects.dir/}
+            [ -n "$2" ] && [ ! -e "$2/${source%.o}" ] || printf '%s\0' "$object"
+        done
+}
+
+check_objects() { # $1 a build directory, $2 its tree or ""; prints what is wrong
+    objects "$1" "$2" |
         xargs -0 nm -AgP 2>/dev/null |
         awk -v pairs="$(allowed_pairs)" '
             BEGIN {
@@ -49,7 +59,7 @@ expect() { # $1 good or bad, then FILE CODE pairs: compiled as objects of one li
         echo "$2" | "$cc" -x c -c - -o "$folder/$1.o" || report "$1 compiles" "no"
         shift 2
     done
-    [ -n "$(check_objects "$tree")" ] && verdict=bad
+    [ -n "$(check_objects "$tree" "")" ] && verdict=bad
     rm -r "$tree"
     [ $verdict = "$expected" ] || report "$what is $expected" "it was called $verdict"
 }
@@ -66,5 +76,5 @@ expect bad src/base/a.c 'void high(void); void (*low)(void) = high;' \
     models/nn/b.c 'void high(void) {}'
 expect bad empty/a.txt ''
 [ $failed = 0 ] && report "the check finds what it should" ""
-report "links point left only" "$(check_objects "$build")"
+report "links point left only" "$(check_objects "$build" "$root")"
 finish
