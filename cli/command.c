@@ -200,7 +200,7 @@ static const char *find_launcher(long *size) {
 shoal_transport *begin_ranks(const char *advice) {
     long size = 0;
     const char *variable = find_launcher(&size);
-    own_ranks = variable && size != 1 ? ranks_open(variable, advice) : NULL;
+    own_ranks = variable && size != 1 ? ranks_open(variable, size, advice) : NULL;
     if (own_ranks)
         ranks_same(own_ranks, digest_bytes(1, command, strlen(command)),
                    "another command");

@@ -70,7 +70,7 @@ static void *watch_begin(void *seconds) {
 
 typedef shoal_status open_function(const shoal_mpi_options *, shoal_transport **);
 
-shoal_transport *ranks_open(const char *variable, const char *advice) {
+shoal_transport *ranks_open(const char *variable, long size, const char *advice) {
     shoal_transport *ranks = NULL;
     const char *patience = getenv("SHOAL_MPI_PATIENCE");
     job.advice = advice;

@@ -9,9 +9,10 @@
 
 #include <shoal_mpi.h>
 
-/* The transport of a job that a launcher started, which set the environment variable.
+/* The transport of a job whose launcher set the environment variable; size: processes, or
+   0 if it does not say.
    `advice` ends the message about a lost process. Dies if it cannot be opened. */
-shoal_transport *ranks_open(const char *variable, const char *advice);
+shoal_transport *ranks_open(const char *variable, long size, const char *advice);
 /* Waits for the others, unless the command fails for a reason of this rank alone: then
    the exit ends theirs. */
 void ranks_close(shoal_transport *ranks, int exit_code);
