@@ -533,6 +533,8 @@ static shoal_status take_folder(running *at, int *lock) {
                      sh_fail(at->context, SHOAL_IO, "%s cannot be opened: %s", path,
                              strerror(errno)));
     if (flock(*lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+        close(*lock); /* the folder is the other's, and stays */
+        *lock = -1;
         at->result->busy = 1;
         return blame(at, SHOAL_CAUSE_OUTPUT,
                      sh_fail(at->context, SHOAL_IO, "another process is training in %s",
