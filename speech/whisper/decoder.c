@@ -78,11 +78,10 @@ int64_t sh_decoder_window_bytes(const whisper_sizes *sizes, bool exact) {
 
 static void place(void *argument, block_layout *block) {
     decoder *d = argument;
-    const int64_t audio = d->model->file->sizes.audio_positions;
+    const whisper_sizes *sizes = &d->model->file->sizes;
+    const int64_t audio = sizes->audio_positions, texts = d->texts;
     const int64_t rows = d->longest, width = d->width;
     sh_reserve(block, 1, sizeof *d);
-    const whisper_sizes *sizes = &d->model->file->sizes;
-    const int64_t texts = d->texts;
     const int64_t places = sh_mul_checked(d->positions, texts);
     const int64_t all =
         sh_mul_checked(sizes->text_layers, sh_mul_checked(places, d->width));
@@ -188,54 +187,38 @@ static int64_t end_of_stretch(const int32_t *origin, int64_t first, int64_t coun
     return end;
 }
 
-/* One head of one row: a stretch of its past after another. weights: [P], part: [D]. */
-static void attend_head(const attending *job, int64_t row, int64_t head, float *weights,
-                        float *part) {
+/* All heads of one row: a stretch of its past after another. */
+static void past_task(void *shared, int64_t row, int thread) {
+    const attending *job = shared;
     const decoder *d = job->d;
     const kernel_table *kernels = d->model->context->kernels;
     const model_kernels *of_models = sh_model_kernels(d->model->context);
     const row_place at = d->rows[row];
-    const int64_t count = at.position + 1, skip = head * d->dim;
+    const int64_t count = at.position + 1;
     const int32_t *origin = d->origin + at.text * d->positions;
-    const float *query = d->wide + row * 3 * d->width + skip;
     const float scale = 1 / sqrtf((float)d->dim);
-    float *out = d->mixed + row * d->width + skip, total;
-    for (int64_t p = 0, end; p < count; p = end) {
-        end = end_of_stretch(origin, p, count);
-        kernels->dots(d->dim, end - p,
-                      d->keys + skip + place_of(d, job->layer, origin[p], p), d->width,
-                      query, false, weights + p);
+    float *weights = d->scratch + thread * d->scratch_each; /* [P] */
+    float *part = weights + d->positions, total;            /* [D] */
+    for (int64_t skip = 0; skip < d->width; skip += d->dim) {
+        const float *query = d->wide + row * 3 * d->width + skip;
+        float *out = d->mixed + row * d->width + skip;
+        for (int64_t p = 0, end; p < count; p = end) {
+            end = end_of_stretch(origin, p, count);
+            kernels->dots(d->dim, end - p,
+                          d->keys + skip + place_of(d, job->layer, origin[p], p),
+                          d->width, query, false, weights + p);
+        }
+        of_models->scale_by(count, scale, weights);
+        of_models->soften(count, weights, &total);
+        of_models->scale_by(count, 1 / total, weights);
+        memset(out, 0, (size_t)d->dim * sizeof *out);
+        for (int64_t p = 0, end; p < count; p = end) {
+            end = end_of_stretch(origin, p, count);
+            kernels->sum_rows(d->values + skip + place_of(d, job->layer, origin[p], p),
+                              d->width, NULL, weights + p, end - p, (int)d->dim, part);
+            kernels->add(d->dim, part, out);
+        }
     }
-    of_models->scale_by(count, scale, weights);
-    of_models->soften(count, weights, &total);
-    of_models->scale_by(count, 1 / total, weights);
-    memset(out, 0, (size_t)d->dim * sizeof *out);
-    for (int64_t p = 0, end; p < count; p = end) {
-        end = end_of_stretch(origin, p, count);
-        kernels->sum_rows(d->values + skip + place_of(d, job->layer, origin[p], p),
-                          d->width, NULL, weights + p, end - p, (int)d->dim, part);
-        kernels->add(d->dim, part, out);
-    }
-}
-
-static void past_task(void *shared, int64_t row, int thread) {
-    const attending *job = shared;
-    float *weights = job->d->scratch + thread * job->d->scratch_each;
-    for (int64_t head = 0; head < job->d->heads; head++)
-        attend_head(job, row, head, weights, weights + job->d->positions);
-}
-
-/* mixed [rows][T] = attention of the queries, keys and values in wide [rows][3 T]. */
-static void attend_to_past(decoder *d, int64_t layer, int64_t rows) {
-    attending job = {d, layer};
-    const size_t bytes = (size_t)d->width * sizeof(float);
-    for (int64_t r = 0; r < rows; r++) { /* keys and values lie beside the queries */
-        const float *in = d->wide + r * 3 * d->width;
-        const int64_t place = place_of(d, layer, d->rows[r].text, d->rows[r].position);
-        memcpy(d->keys + place, in + d->width, bytes);
-        memcpy(d->values + place, in + 2 * d->width, bytes);
-    }
-    sh_team_run(sh_team_of(d->model->context), rows, past_task, &job);
 }
 
 /* ---- Attention over the audio --------------------------------------------------- */
@@ -261,22 +244,27 @@ static void put_numbers(const decoder *d, const float *from, int64_t count, char
         memcpy((float *)(void *)to + at, from, (size_t)count * sizeof *from);
 }
 
-/* PACKED_OUTPUTS positions of the keys of a head, from `first` on. */
-static void pack_keys(const decoder *d, const float *keys, int64_t first, char *to) {
+static void pack_task(void *shared, int64_t head, int thread) {
+    const packing_audio *job = shared;
+    const decoder *d = job->d;
+    const float *keys = d->audio_rows + head * d->dim, *values = keys + d->width;
     const int64_t all = d->model->file->sizes.audio_positions;
-    const int64_t count = min(PACKED_OUTPUTS, all - first);
-    float turned[PACKED_OUTPUTS] = {0};
-    for (int64_t i = 0; i < d->dim; i++) {
-        for (int64_t p = 0; p < count; p++)
-            turned[p] = keys[(first + p) * 2 * d->width + i];
-        put_numbers(d, turned, PACKED_OUTPUTS, to, first * d->dim + i * PACKED_OUTPUTS);
+    char *to = audio_of(d, job->window, job->layer, head);
+    (void)thread;
+    for (int64_t first = 0; first < all; first += PACKED_OUTPUTS) {
+        /* PACKED_OUTPUTS positions of the keys. */
+        const int64_t count = min(PACKED_OUTPUTS, all - first);
+        float turned[PACKED_OUTPUTS] = {0};
+        for (int64_t i = 0; i < d->dim; i++) {
+            for (int64_t p = 0; p < count; p++)
+                turned[p] = keys[(first + p) * 2 * d->width + i];
+            put_numbers(d, turned, PACKED_OUTPUTS, to,
+                        first * d->dim + i * PACKED_OUTPUTS);
+        }
     }
-}
-
-/* Values of a head: PACKED_OUTPUTS of their dims at a time, position after position. */
-static void pack_values(const decoder *d, const float *values, char *to) {
-    const int64_t all = d->model->file->sizes.audio_positions;
+    to += d->key_bytes;
     for (int64_t first = 0; first < d->dim; first += PACKED_OUTPUTS) {
+        /* PACKED_OUTPUTS dims of the values, position after position. */
         const int64_t count = min(PACKED_OUTPUTS, d->dim - first);
         float some[PACKED_OUTPUTS] = {0};
         for (int64_t p = 0; p < all; p++) {
@@ -284,17 +272,6 @@ static void pack_values(const decoder *d, const float *values, char *to) {
             put_numbers(d, some, PACKED_OUTPUTS, to, first * all + p * PACKED_OUTPUTS);
         }
     }
-}
-
-static void pack_task(void *shared, int64_t head, int thread) {
-    const packing_audio *job = shared;
-    const decoder *d = job->d;
-    const float *keys = d->audio_rows + head * d->dim;
-    char *to = audio_of(d, job->window, job->layer, head);
-    (void)thread;
-    for (int64_t p = 0; p < d->model->file->sizes.audio_positions; p += PACKED_OUTPUTS)
-        pack_keys(d, keys, p, to);
-    pack_values(d, keys + d->width, to + d->key_bytes);
 }
 
 void sh_decoder_hear(decoder *d, int window, const float *encoded) {
@@ -372,24 +349,6 @@ static void norm(decoder *d, const layer_norm *layer, int64_t rows) {
                     layer->epsilon, d->normed, NULL);
 }
 
-static void run_layer(decoder *d, int64_t index, int64_t rows, int64_t groups) {
-    const decoder_layer *layer = &d->model->decoder[index];
-    norm(d, &layer->self_norm, rows);
-    project(d, &layer->self_in, rows, d->normed, d->wide, PACKED_SET);
-    attend_to_past(d, index, rows);
-    project(d, &layer->self_out, rows, d->mixed, d->x, PACKED_ADD);
-
-    norm(d, &layer->cross_norm, rows);
-    project(d, &layer->cross_query, rows, d->normed, d->wide, PACKED_SET);
-    attending job = {d, index};
-    sh_team_run(sh_team_of(d->model->context), groups * d->heads, audio_task, &job);
-    project(d, &layer->cross_out, rows, d->mixed, d->x, PACKED_ADD);
-
-    norm(d, &layer->forward_norm, rows);
-    project(d, &layer->widen, rows, d->normed, d->wide, PACKED_GELU);
-    project(d, &layer->narrow, rows, d->wide, d->x, PACKED_ADD);
-}
-
 void sh_decoder_begin(decoder *d, int text, int window) {
     d->length[text] = 0;
     d->window[text] = window;
@@ -418,8 +377,8 @@ static void run(decoder *d, int64_t rows) {
         else
             d->groups[groups++] = (row_group){(int32_t)r, 1};
     }
-    for (int64_t row = 0; row < rows;
-         row++) { /* the token's embedding + its position's */
+    /* The token's embedding + its position's. */
+    for (int64_t row = 0; row < rows; row++) {
         const row_place at = d->rows[row];
         const float *position = d->model->text_positions + at.position * d->width;
         float *x = d->x + row * d->width;
@@ -427,8 +386,31 @@ static void run(decoder *d, int64_t rows) {
         for (int64_t i = 0; i < d->width; i++)
             x[i] += position[i];
     }
-    for (int64_t layer = 0; layer < d->model->file->sizes.text_layers; layer++)
-        run_layer(d, layer, rows, groups);
+    const team all = sh_team_of(d->model->context);
+    for (int64_t index = 0; index < d->model->file->sizes.text_layers; index++) {
+        const decoder_layer *layer = &d->model->decoder[index];
+        attending job = {d, index};
+        norm(d, &layer->self_norm, rows);
+        project(d, &layer->self_in, rows, d->normed, d->wide, PACKED_SET);
+        for (int64_t r = 0; r < rows; r++) { /* keys and values lie beside the queries */
+            const float *in = d->wide + r * 3 * d->width;
+            const int64_t place =
+                place_of(d, index, d->rows[r].text, d->rows[r].position);
+            memcpy(d->keys + place, in + d->width, (size_t)d->width * sizeof *in);
+            memcpy(d->values + place, in + 2 * d->width, (size_t)d->width * sizeof *in);
+        }
+        sh_team_run(all, rows, past_task, &job);
+        project(d, &layer->self_out, rows, d->mixed, d->x, PACKED_ADD);
+
+        norm(d, &layer->cross_norm, rows);
+        project(d, &layer->cross_query, rows, d->normed, d->wide, PACKED_SET);
+        sh_team_run(all, groups * d->heads, audio_task, &job);
+        project(d, &layer->cross_out, rows, d->mixed, d->x, PACKED_ADD);
+
+        norm(d, &layer->forward_norm, rows);
+        project(d, &layer->widen, rows, d->normed, d->wide, PACKED_GELU);
+        project(d, &layer->narrow, rows, d->wide, d->x, PACKED_ADD);
+    }
     norm(d, &d->model->last_norm, rows);
 }
 

@@ -128,42 +128,12 @@ static shoal_status prepare(transcription *t) {
     return SHOAL_OK;
 }
 
-/* The likeliest language token after the start token. */
-static void detect_language(transcription *t, int slot) {
-    const tokens *known = &t->speech->model->file->tokens;
-    int32_t among[LANGUAGE_COUNT];
-    for (int32_t i = 0; i < known->languages; i++)
-        among[i] = known->first_language + i;
-    t->rules.language = sh_search_choice(t->speech->search, slot, known->start, among,
-                                         known->languages,
-                                         &t->summary.language_probability);
-    strncpy(t->summary.language,
-            sh_language_code(t->rules.language - known->first_language),
-            sizeof t->summary.language - 1);
-    t->guessed = true;
-}
-
 static void forget_language(transcription *t) {
     t->summary.language[0] = 0;
     t->summary.language_probability = 0;
 }
 
 /* ---- Segments ------------------------------------------------------------------- */
-
-/* Later windows are told the latest half of the decoder's positions. */
-static void remember(transcription *t, const int32_t *sampled, int count) {
-    const int room = 2 * t->speech->model->file->sizes.text_positions;
-    int32_t *past = t->speech->past;
-    const int over = t->past_count + count - room;
-    if (t->pieces)
-        return;
-    if (over > 0) {
-        memmove(past, past + over, (size_t)(t->past_count - over) * sizeof *past);
-        t->past_count -= over;
-    }
-    memcpy(past + t->past_count, sampled, (size_t)count * sizeof *past);
-    t->past_count += count;
-}
 
 /* What the caller says was said before: its end, where there is too much of it. */
 static void begin_past(transcription *t) {
@@ -180,23 +150,16 @@ static void begin_past(transcription *t) {
                              2 * t->speech->model->file->sizes.text_positions);
 }
 
-/* The recording's times of a cut; false where it begins after the sound's end, in the
-   silence that fills the window. */
-static bool times_of(const transcription *t, const speech_window *window,
-                     const segment_cut *cut, shoal_segment *segment) {
-    const double length = (double)window->frames / FRAMES_PER_SECOND;
-    const double ends = fmin(cut->ends, length);
-    const double begins = fmin(cut->begins, fmax(ends - 0.02, 0));
-    segment->begin = sh_packed_begin(&window->sound, begins);
-    segment->end = sh_packed_end(&window->sound, ends);
-    return t->rules.published || cut->begins < length;
-}
-
 static void hand_over(transcription *t, const speech_window *window,
                       const segment_cut *cut) {
     const int32_t *sampled = window->sampled + cut->first;
     const int count = cut->end - cut->first;
+    const double length = (double)window->frames / FRAMES_PER_SECOND;
+    const double ends = fmin(cut->ends, length);
+    const double begins = fmin(cut->begins, fmax(ends - 0.02, 0));
     shoal_segment segment = {.text = t->speech->text,
+                             .begin = sh_packed_begin(&window->sound, begins),
+                             .end = sh_packed_end(&window->sound, ends),
                              .tokens = sampled,
                              .token_count = count,
                              .temperature = window->temperature,
@@ -204,11 +167,21 @@ static void hand_over(transcription *t, const speech_window *window,
                              .no_speech = window->no_speech,
                              .compression = window->compression};
     sh_window_text(t->speech, sampled, count);
+    /* Nor what begins after the sound's end, in the silence that fills the window. */
     if (cut->begins == cut->ends ||
         !t->speech->text[strspn(t->speech->text, " \t\r\n\v\f")] ||
-        !times_of(t, window, cut, &segment))
+        (!t->rules.published && cut->begins >= length))
         return;
-    remember(t, sampled, count);
+    if (!t->pieces) {
+        /* Later windows are told the latest half of the decoder's positions. */
+        int32_t *past = t->speech->past;
+        const int room = 2 * t->speech->model->file->sizes.text_positions;
+        const int over = (int)max(0, t->past_count + count - room);
+        t->past_count -= over;
+        memmove(past, past + over, (size_t)t->past_count * sizeof *past);
+        memcpy(past + t->past_count, sampled, (size_t)count * sizeof *past);
+        t->past_count += count;
+    }
     t->said++;
     if (t->options->words)
         segment.word_count = sh_aligned_words(t->speech->aligner, &t->words,
@@ -256,32 +229,35 @@ static int64_t advance_from(const transcription *t, const speech_window *window,
     return window->frames;
 }
 
-static void align_words(transcription *t, const speech_window *window, int count) {
-    const aligned_word *found;
-    if (!t->options->words)
-        return;
-    t->words = (align_task){.window = window->slot,
-                            .tokens = &t->speech->model->file->tokens,
-                            .language = t->rules.language,
-                            .translate = t->rules.translate,
-                            .spaces = t->rules.translate ||
-                                      sh_language_has_spaces(t->summary.language),
-                            .ids = window->sampled,
-                            .logprobs = window->logprobs,
-                            .count = count,
-                            .frames = window->frames};
-    sh_align(t->speech->aligner, &t->words, &found);
-}
-
-/* Returns the frames to the next window. */
-static int64_t use_window(transcription *t, speech_window *window, bool whole) {
-    const int32_t first_time = t->speech->model->file->tokens.first_timestamp;
+/* A window is ready: its segments, and the frames from its beginning to the next one. */
+static int64_t finish_window(transcription *t, speech_window *window, bool whole) {
+    const tokens *known = &t->speech->model->file->tokens;
     int64_t advance;
-    int cuts = sh_segments_cut(window->sampled, window->count, first_time, window->frames,
-                               t->speech->cuts, &advance);
+    t->summary.windows++;
+    t->summary.fallbacks += window->attempt > 0;
+    t->summary.silent += window->silent;
+    if (window->silent && t->guessed && !t->pieces)
+        forget_language(t); /* that of the next ones is not that of its noise */
+    if (window->silent || window->failed)
+        return window->frames;
+    int cuts = sh_segments_cut(window->sampled, window->count, known->first_timestamp,
+                               window->frames, t->speech->cuts, &advance);
     advance = advance_from(t, window, whole, &cuts, advance);
     window->said = cuts > 0 ? t->speech->cuts[cuts - 1].end : 0;
-    align_words(t, window, window->said);
+    if (t->options->words) {
+        const aligned_word *found;
+        t->words = (align_task){.window = window->slot,
+                                .tokens = known,
+                                .language = t->rules.language,
+                                .translate = t->rules.translate,
+                                .spaces = t->rules.translate ||
+                                          sh_language_has_spaces(t->summary.language),
+                                .ids = window->sampled,
+                                .logprobs = window->logprobs,
+                                .count = window->said,
+                                .frames = window->frames};
+        sh_align(t->speech->aligner, &t->words, &found);
+    }
     for (int i = 0; i < cuts && !t->stopped; i++)
         hand_over(t, window, &t->speech->cuts[i]);
     t->summary.tokens += window->count;
@@ -290,17 +266,6 @@ static int64_t use_window(transcription *t, speech_window *window, bool whole) {
     if (!t->pieces && (t->options->no_context || window->temperature > 0.5))
         begin_past(t);
     return advance;
-}
-
-/* A window is ready: its segments, and the frames from its beginning to the next one. */
-static int64_t finish_window(transcription *t, speech_window *window, bool whole) {
-    t->summary.windows++;
-    t->summary.fallbacks += window->attempt > 0;
-    t->summary.silent += window->silent;
-    if (window->silent && t->guessed && !t->pieces)
-        forget_language(t); /* that of the next ones is not that of its noise */
-    return window->silent || window->failed ? window->frames
-                                            : use_window(t, window, whole);
 }
 
 /* ---- Windows -------------------------------------------------------------------- */
@@ -317,8 +282,20 @@ static shoal_status take_encoded(transcription *t, const speech_window *window,
     const double begun = sh_seconds();
     sh_decoder_hear(t->speech->decoder, window->slot, encoded);
     t->guessed = t->pieces && t->guessed;
-    if (!*t->summary.language)
-        detect_language(t, window->slot);
+    if (!*t->summary.language) {
+        /* The likeliest language token after the start token. */
+        const tokens *known = &t->speech->model->file->tokens;
+        int32_t among[LANGUAGE_COUNT];
+        for (int32_t i = 0; i < known->languages; i++)
+            among[i] = known->first_language + i;
+        t->rules.language = sh_search_choice(t->speech->search, window->slot,
+                                             known->start, among, known->languages,
+                                             &t->summary.language_probability);
+        strncpy(t->summary.language,
+                sh_language_code(t->rules.language - known->first_language),
+                sizeof t->summary.language - 1);
+        t->guessed = true;
+    }
     t->summary.decoder_seconds += sh_seconds() - begun;
     return SHOAL_OK;
 }
@@ -332,7 +309,8 @@ static shoal_status hear(transcription *t, speech_window *window) {
     const shoal_status status =
         sh_whisper_encode(t->speech->encoder, t->speech->features, &encoded);
     t->summary.encoder_seconds += sh_seconds() - begun;
-    return status == SHOAL_OK ? take_encoded(t, window, encoded) : status;
+    TRY(status);
+    return take_encoded(t, window, encoded);
 }
 
 /* One step of all windows on their way, which share the time that it takes. */
@@ -369,11 +347,10 @@ static packed_window one_piece(int64_t begin, int64_t count) {
 }
 
 static shoal_status decode(transcription *t, speech_window *window) {
-    shoal_status status = SHOAL_OK;
     t->ring->count = 1;
-    while (status == SHOAL_OK && !window->ready)
-        status = step(t->ring);
-    return status;
+    while (!window->ready)
+        TRY(step(t->ring));
+    return SHOAL_OK;
 }
 
 /* One window; *advance is 0 at the end of the recording. */
@@ -381,9 +358,9 @@ static shoal_status do_window(transcription *t, int64_t seek, int64_t *advance) 
     const float *samples;
     int64_t got = 0;
     *advance = 0;
-    shoal_status status = sh_recording_window(t->stream, seek * MEL_HOP, &samples, &got);
-    if (status != SHOAL_OK || got < MEL_HOP)
-        return status;
+    TRY(sh_recording_window(t->stream, seek * MEL_HOP, &samples, &got));
+    if (got < MEL_HOP)
+        return SHOAL_OK;
     speech_window *window = new_window(t, 0);
     window->sound = one_piece(seek * MEL_HOP, got);
     window->samples = samples;
@@ -393,15 +370,12 @@ static shoal_status do_window(transcription *t, int64_t seek, int64_t *advance) 
         t->summary.silent++;
         *advance = window->frames;
     } else {
-        status = hear(t, window);
-        if (status == SHOAL_OK)
-            status = decode(t, window);
-        if (status == SHOAL_OK)
-            *advance = finish_window(t, window, got < AUDIO_WINDOW);
+        TRY(hear(t, window));
+        TRY(decode(t, window));
+        *advance = finish_window(t, window, got < AUDIO_WINDOW);
     }
-    if (status == SHOAL_OK)
-        report(t, (double)(seek + *advance) / FRAMES_PER_SECOND);
-    return status;
+    report(t, (double)(seek + *advance) / FRAMES_PER_SECOND);
+    return SHOAL_OK;
 }
 
 /* ---- Windows side by side ------------------------------------------------------- */
@@ -410,69 +384,34 @@ static float *own_samples(const window_ring *ring, int slot) {
     return ring->samples + (int64_t)slot * AUDIO_WINDOW;
 }
 
-/* The next window of speech, if there is one, behind those on their way. */
-static shoal_status add_window(transcription *t, bool *exhausted) {
-    window_ring *ring = t->ring;
-    packed_window sound;
-    const float *samples;
-    shoal_status status = sh_packer_next(t->packer, &sound, &samples);
-    *exhausted = sound.count == 0;
-    if (status != SHOAL_OK || *exhausted)
-        return status;
-    const int slot = (ring->first + ring->count) % ring->slots;
-    speech_window *window = new_window(t, slot);
-    memcpy(own_samples(ring, slot), samples, (size_t)sound.samples * sizeof *samples);
-    window->sound = sound;
-    window->samples = own_samples(ring, slot);
-    window->frames = sound.samples / MEL_HOP;
-    status = hear(t, window);
-    ring->count += status == SHOAL_OK;
-    t->on_way += status == SHOAL_OK;
-    return status;
-}
-
-/* A time that the model wrote may lie in a word: the quietest place near, in frames. */
-static int64_t quiet_place(const speech_window *window, int64_t frame) {
-    enum { EARLIER = 60, LATER = 30, WIDTH = 10 };
-    int64_t best = frame;
-    double quietest = INFINITY;
-    for (int64_t at = frame - EARLIER; at <= frame + LATER; at++) {
-        const int64_t first = at - WIDTH / 2;
-        if (first < 0 || first + WIDTH > window->frames)
-            continue;
-        const double level =
-            sh_sound_level(window->samples + first * MEL_HOP, WIDTH * MEL_HOP).loudest;
-        if (level < quietest) {
-            quietest = level;
-            best = at;
-        }
-    }
-    return best;
-}
-
-/* Tells a window what was said in the one before it: the latest of it, and of what that
-   one was told. */
-static void tell(const transcription *t, const speech_window *before,
-                 speech_window *window) {
-    const int positions = t->speech->model->file->sizes.text_positions;
-    int32_t *told = t->ring->told + (int64_t)before->slot * positions;
-    const int said = before->temperature > 0.5 ? 0 : before->said;
-    const int kept = (int)min(before->past_count, positions - said);
-    memmove(told, before->past + before->past_count - kept, (size_t)kept * sizeof *told);
-    memcpy(told + kept, before->sampled, (size_t)said * sizeof *told);
-    window->past = told;
-    window->past_count = kept + said;
-}
-
 /* What is left of a window's sound from a frame on is heard again, in the same slot. */
 static shoal_status hear_rest(transcription *t, speech_window *window, int64_t frame) {
+    enum { EARLIER = 60, LATER = 30, WIDTH = 10 };
     float *own = own_samples(t->ring, window->slot);
     const speech_window last = *window;
     const packed_window before = last.sound;
-    frame = quiet_place(&last, frame);
-    int64_t skip = frame * MEL_HOP;
+    /* A time that the model wrote may lie in a word: the quietest place near. */
+    const int64_t earliest = max(frame - EARLIER, WIDTH / 2);
+    const int64_t latest = min(frame + LATER, last.frames - WIDTH + WIDTH / 2);
+    double quietest = INFINITY;
+    for (int64_t at = earliest; at <= latest; at++) {
+        const float *around = last.samples + (at - WIDTH / 2) * MEL_HOP;
+        const double level = sh_sound_level(around, WIDTH * MEL_HOP).loudest;
+        frame = level < quietest ? at : frame;
+        quietest = fmin(level, quietest);
+    }
     window = new_window(t, window->slot);
-    tell(t, &last, window);
+    /* It is told what was said in the one before it: the latest of it, and of what that
+       one was told. */
+    const int positions = t->speech->model->file->sizes.text_positions;
+    int32_t *told = t->ring->told + (int64_t)last.slot * positions;
+    const int said = last.temperature > 0.5 ? 0 : last.said;
+    const int kept = (int)min(last.past_count, positions - said);
+    memmove(told, last.past + last.past_count - kept, (size_t)kept * sizeof *told);
+    memcpy(told + kept, last.sampled, (size_t)said * sizeof *told);
+    window->past = told;
+    window->past_count = kept + said;
+    int64_t skip = frame * MEL_HOP;
     for (int i = 0; i < before.count; i++) {
         const int64_t length = before.pieces[i].end - before.pieces[i].begin;
         const int64_t cut = min(skip, length);
@@ -507,11 +446,9 @@ static void close_recording(transcription *t) {
 }
 
 static shoal_status open_recording(transcription *t) {
-    shoal_status status = sh_recording_open(t->speech->context, t->recording, &t->stream);
-    if (status == SHOAL_OK && t->pieces)
-        status = sh_packer_create(t->speech->context, t->stream, &t->packer);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_recording_open(t->speech->context, t->recording, &t->stream));
+    if (t->pieces)
+        TRY(sh_packer_create(t->speech->context, t->stream, &t->packer));
     t->begins = (double)sh_recording_first(t->stream) / AUDIO_RATE;
     t->lasts = sh_recording_seconds(t->stream);
     begin_past(t);
@@ -551,18 +488,31 @@ static void close_open(recording_queue *queue) {
     close_recording(&queue->list[queue->packed++]);
 }
 
-/* The next window of the recording that is open, or of the next one. */
+/* The next window of the recording that is open, or of the next one, behind those on
+   their way. */
 static void add_from(recording_queue *queue) {
     transcription *t = &queue->list[queue->packed];
-    bool exhausted = false;
+    window_ring *ring = t->ring;
+    packed_window sound = {.count = 0};
+    const float *samples;
     shoal_status status = t->stream ? SHOAL_OK : open_recording(t);
     if (status == SHOAL_OK)
-        status = add_window(t, &exhausted);
+        status = sh_packer_next(t->packer, &sound, &samples);
+    if (status == SHOAL_OK && sound.count > 0) {
+        const int slot = (ring->first + ring->count) % ring->slots;
+        speech_window *window = new_window(t, slot);
+        window->sound = sound;
+        window->samples = memcpy(own_samples(ring, slot), samples,
+                                 (size_t)sound.samples * sizeof *samples);
+        window->frames = sound.samples / MEL_HOP;
+        status = hear(t, window);
+        ring->count += status == SHOAL_OK;
+        t->on_way += status == SHOAL_OK;
+    }
     if (status != SHOAL_OK)
         fail(t, status);
-    if (status == SHOAL_OK && !exhausted)
-        return;
-    close_open(queue);
+    if (status != SHOAL_OK || sound.count == 0)
+        close_open(queue);
 }
 
 /* Texts of the oldest windows, as far as they are ready; recordings before theirs have
@@ -593,18 +543,6 @@ static void hand_over_ready(recording_queue *queue) {
     }
 }
 
-/* The decoder's numbers are damaged: nothing of what is on its way can be had. */
-static void fail_ring(recording_queue *queue, shoal_status status) {
-    for (; queue->ring.count > 0; queue->ring.count--) {
-        transcription *t = window_at(&queue->ring, queue->ring.count - 1)->owner;
-        fail(t, status);
-        t->on_way = 0;
-    }
-    sh_search_drop_all(queue->speech->search);
-    if (queue->packed < queue->count && queue->list[queue->packed].status != SHOAL_OK)
-        close_open(queue);
-}
-
 static void run_side_by_side(recording_queue *queue) {
     window_ring *ring = &queue->ring;
     while (!queue->stopped && queue->ended < queue->count) {
@@ -614,8 +552,18 @@ static void run_side_by_side(recording_queue *queue) {
             const shoal_status status = step(ring);
             if (status == SHOAL_OK)
                 hand_over_ready(queue);
-            else
-                fail_ring(queue, status);
+            /* Else the decoder's numbers are damaged: nothing of what is on its way can be
+               had. */
+            for (; status != SHOAL_OK && ring->count > 0; ring->count--) {
+                transcription *t = window_at(ring, ring->count - 1)->owner;
+                fail(t, status);
+                t->on_way = 0;
+            }
+            if (status != SHOAL_OK)
+                sh_search_drop_all(queue->speech->search);
+            if (status != SHOAL_OK && queue->packed < queue->count &&
+                queue->list[queue->packed].status != SHOAL_OK)
+                close_open(queue);
         }
         while (!queue->stopped && queue->ended < queue->count) {
             const transcription *t = &queue->list[queue->ended];
@@ -735,33 +683,6 @@ shoal_status shoal_speech_transcribe(shoal_speech *speech,
     return status == SHOAL_OK ? end.status : status;
 }
 
-/* The sound is not there, so that nothing can be heard again. */
-static shoal_status decode_encoded(transcription *t, const float *encoded,
-                                   double seconds) {
-    void *memory;
-    window_ring ring;
-    shoal_status status = make_ring(t->speech, false, &ring, &memory);
-    if (status == SHOAL_OK)
-        status = make_aligner(t->speech, t->options);
-    if (status != SHOAL_OK) {
-        sh_release(t->speech->context, memory);
-        return status;
-    }
-    t->ring = &ring;
-    speech_window *window = new_window(t, 0);
-    window->frames = (int64_t)ceil(seconds * FRAMES_PER_SECOND);
-    window->sound = one_piece(0, window->frames * MEL_HOP);
-    status = take_encoded(t, window, encoded);
-    if (status == SHOAL_OK)
-        status = decode(t, window);
-    if (status == SHOAL_OK)
-        finish_window(t, window, true);
-    t->summary.seconds = seconds;
-    sh_search_drop_all(t->speech->search);
-    sh_release(t->speech->context, memory);
-    return status;
-}
-
 shoal_status shoal_speech_decode(shoal_speech *speech, const float *encoded,
                                  double seconds, const shoal_transcribe_options *options,
                                  shoal_segment_function *segment, void *user,
@@ -772,13 +693,32 @@ shoal_status shoal_speech_decode(shoal_speech *speech, const float *encoded,
     if (!(seconds > 0 && seconds <= AUDIO_WINDOW / AUDIO_RATE))
         return sh_fail(speech->context, SHOAL_INVALID,
                        "seconds is %g: it must be above 0 and at most 30", seconds);
+    void *memory = NULL;
+    window_ring ring;
     transcription t = {.speech = speech,
                        .options = options ? options : &plain,
                        .segment = segment,
-                       .user = user};
+                       .user = user,
+                       .ring = &ring};
     shoal_status status = prepare(&t);
     if (status == SHOAL_OK)
-        status = decode_encoded(&t, encoded, seconds);
+        status = make_ring(speech, false, &ring, &memory);
+    if (status == SHOAL_OK)
+        status = make_aligner(speech, t.options);
+    if (status == SHOAL_OK) {
+        /* The sound is not there, so that nothing can be heard again. */
+        speech_window *window = new_window(&t, 0);
+        window->frames = (int64_t)ceil(seconds * FRAMES_PER_SECOND);
+        window->sound = one_piece(0, window->frames * MEL_HOP);
+        status = take_encoded(&t, window, encoded);
+        if (status == SHOAL_OK)
+            status = decode(&t, window);
+        if (status == SHOAL_OK)
+            finish_window(&t, window, true);
+        t.summary.seconds = seconds;
+        sh_search_drop_all(speech->search);
+    }
+    sh_release(speech->context, memory);
     if (summary)
         *summary = t.summary;
     return status;

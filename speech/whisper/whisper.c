@@ -68,7 +68,6 @@ enum { JOINED_MOST = 3 };
 typedef struct {
     const char *names[JOINED_MOST]; /* "attn.query"; NULL ends */
     int64_t inputs, outputs;        /* of each */
-    bool as_floats;
 } joined;
 
 static int joined_count(const joined *parts) {
@@ -97,46 +96,6 @@ static bool all_are(const loader *load, const char *block, const joined *parts,
     return true;
 }
 
-static nn_tensor load_bf16(loader *load, const char *block, const joined *parts) {
-    const int count = joined_count(parts);
-    const int64_t words = parts->inputs / 2 * parts->outputs;
-    uint32_t *pairs =
-        sh_reserve(load->memory, sh_mul_checked(count, words), sizeof *pairs);
-    for (int i = 0; i < count && load->placing; i++) {
-        const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
-        for (int64_t row = 0; row < parts->outputs; row++) {
-            copy_row(load, tensor, row, load->widened);
-            sh_bf16_put(parts->inputs, i * parts->outputs + row, load->widened, pairs);
-        }
-    }
-    return (nn_tensor){.data = pairs, .bf16 = true};
-}
-
-static nn_tensor load_matrix(loader *load, const char *block, const joined *parts) {
-    const int64_t each = parts->inputs * parts->outputs;
-    const int count = joined_count(parts);
-    const bool in_file = all_are(load, block, parts, false);
-    const bool half = !parts->as_floats && (in_file || all_are(load, block, parts, true));
-    const size_t size = half ? sizeof(uint16_t) : sizeof(float);
-    char *data = sh_reserve(load->memory, sh_mul_checked(count, each), size);
-    for (int i = 0; i < count && load->placing; i++) {
-        const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
-        char *to = data + (size_t)i * (size_t)each * size;
-        if (half && in_file)
-            memcpy(to, tensor->data, (size_t)each * size);
-        else if (half) /* a quantised matrix */
-            for (int64_t row = 0; row < parts->outputs; row++) {
-                copy_row(load, tensor, row, load->widened);
-                sh_model_kernels(load->model->context)
-                    ->narrow(parts->inputs, load->widened,
-                             (uint16_t *)(void *)to + row * parts->inputs);
-            }
-        else
-            copy_floats(load, tensor, (float *)(void *)to);
-    }
-    return (nn_tensor){.data = data, .half = half};
-}
-
 /* A part without a bias has zeros. */
 static nn_tensor load_biases(loader *load, const char *block, const joined *parts) {
     const int count = joined_count(parts);
@@ -154,55 +113,77 @@ static nn_tensor load_biases(loader *load, const char *block, const joined *part
 }
 
 static linear load_linear(loader *load, const char *block, joined parts) {
+    const int count = joined_count(&parts);
+    const int64_t each = parts.inputs * parts.outputs;
+    const bool bf16 = load->model->bf16_encoder;
+    const bool in_file = all_are(load, block, &parts, false);
+    const bool half = !bf16 && load->model->half_encoder &&
+                      (in_file || all_are(load, block, &parts, true));
+    const size_t size = half || bf16 ? sizeof(uint16_t) : sizeof(float);
+    char *data =
+        bf16 ? sh_reserve(load->memory, sh_mul_checked(count, each / 2), sizeof(uint32_t))
+             : sh_reserve(load->memory, sh_mul_checked(count, each), size);
+    for (int i = 0; i < count && load->placing; i++) {
+        const file_tensor *tensor = part_tensor(load, block, parts.names[i], "weight");
+        char *to = data + (size_t)i * (size_t)each * size;
+        if (half && in_file)
+            memcpy(to, tensor->data, (size_t)each * size);
+        else if (!half && !bf16)
+            copy_floats(load, tensor, (float *)(void *)to);
+        else
+            for (int64_t row = 0; row < parts.outputs; row++) {
+                copy_row(load, tensor, row, load->widened);
+                if (bf16)
+                    sh_bf16_put(parts.inputs, i * parts.outputs + row, load->widened,
+                                (uint32_t *)(void *)data);
+                else /* a quantised matrix */
+                    sh_model_kernels(load->model->context)
+                        ->narrow(parts.inputs, load->widened,
+                                 (uint16_t *)(void *)to + row * parts.inputs);
+            }
+    }
     return (linear){.inputs = parts.inputs,
-                    .outputs = parts.outputs * joined_count(&parts),
-                    .weight = load->model->bf16_encoder
-                                  ? load_bf16(load, block, &parts)
-                                  : load_matrix(load, block, &parts),
+                    .outputs = parts.outputs * count,
+                    .weight = {.data = data, .half = half, .bf16 = bf16},
                     .bias = load_biases(load, block, &parts)};
 }
 
 /* ---- Packed matrices, of the decoder --------------------------------------------- */
 
-/* One row of a part into the blocks. */
-static void pack_row(loader *load, const file_tensor *tensor, packed_form form,
-                     int64_t inputs, int64_t row, int64_t output, void *blocks) {
-    const size_t bytes = tensor->bytes / (size_t)tensor->shape[0];
-    const char *data = (const char *)tensor->data + (size_t)row * bytes;
-    if (form == PACKED_FLOATS)
-        copy_row(load, tensor, row, load->widened);
-    if (form != PACKED_BYTES) {
-        sh_packed_put(form, inputs, output,
-                      form == PACKED_FLOATS ? (const void *)load->widened : data, blocks);
-        return;
-    }
-    const size_t size = bytes / (size_t)(inputs / DTYPE_BLOCK);
-    for (int64_t group = 0; group < inputs / DTYPE_BLOCK; group++, data += size) {
-        int8_t values[DTYPE_BLOCK];
-        uint16_t scale, shift;
-        sh_quantised_block(tensor->dtype, data, values, &scale, &shift);
-        sh_packed_put_group(inputs, output, group, values, scale, shift, blocks);
-    }
-}
-
 static packed_linear load_packed(loader *load, const char *block, joined parts,
                                  bool biased) {
     const int count = joined_count(&parts);
-    const int64_t outputs = parts.outputs * count;
+    const int64_t inputs = parts.inputs, outputs = parts.outputs * count;
     const packed_form form = all_are(load, block, &parts, false)  ? PACKED_HALVES
                              : all_are(load, block, &parts, true) ? PACKED_BYTES
                                                                   : PACKED_FLOATS;
-    const int64_t bytes = sh_packed_bytes(form, parts.inputs, outputs);
+    const int64_t bytes = sh_packed_bytes(form, inputs, outputs);
     void *blocks = sh_reserve(load->memory, bytes, 1);
     if (load->placing)
         memset(blocks, 0, (size_t)bytes);
     for (int i = 0; i < count && load->placing; i++) {
         const file_tensor *tensor = part_tensor(load, block, parts.names[i], "weight");
-        for (int64_t row = 0; row < parts.outputs; row++)
-            pack_row(load, tensor, form, parts.inputs, row, i * parts.outputs + row,
-                     blocks);
+        const size_t row_bytes = tensor->bytes / (size_t)tensor->shape[0];
+        for (int64_t row = 0; row < parts.outputs; row++) {
+            const char *data = (const char *)tensor->data + (size_t)row * row_bytes;
+            const int64_t output = i * parts.outputs + row;
+            const int64_t groups = form == PACKED_BYTES ? inputs / DTYPE_BLOCK : 0;
+            if (form == PACKED_FLOATS)
+                copy_row(load, tensor, row, load->widened);
+            if (form != PACKED_BYTES)
+                sh_packed_put(form, inputs, output,
+                              form == PACKED_FLOATS ? (const void *)load->widened : data,
+                              blocks);
+            for (int64_t group = 0; group < groups; group++) {
+                int8_t values[DTYPE_BLOCK];
+                uint16_t scale, shift;
+                sh_quantised_block(tensor->dtype, data, values, &scale, &shift);
+                sh_packed_put_group(inputs, output, group, values, scale, shift, blocks);
+                data += row_bytes / (size_t)groups;
+            }
+        }
     }
-    return (packed_linear){.inputs = parts.inputs,
+    return (packed_linear){.inputs = inputs,
                            .outputs = outputs,
                            .form = form,
                            .blocks = blocks,
@@ -250,55 +231,43 @@ static conv1d load_conv(loader *load, int64_t inputs, int stride, const char *na
                     .kind = ACTIVATION_GELU};
 }
 
-static encoder_layer load_encoder_layer(loader *load, int index) {
-    const int64_t width = load->model->file->sizes.audio_width;
-    const bool floats = !load->model->half_encoder;
-    char block[32];
-    snprintf(block, sizeof block, "encoder.blocks.%d.", index);
-    const linear in = load_linear(load, block,
-                                  (joined){{"attn.query", "attn.key", "attn.value"},
-                                           width,
-                                           width,
-                                           floats});
-    const linear out =
-        load_linear(load, block, (joined){{"attn.out"}, width, width, floats});
-    const linear widen =
-        load_linear(load, block, (joined){{"mlp.0"}, width, 4 * width, floats});
-    const linear narrow =
-        load_linear(load, block, (joined){{"mlp.2"}, 4 * width, width, floats});
-    const layer_norm before = load_norm(load, width, block, "attn_ln");
-    const layer_norm middle = load_norm(load, width, block, "mlp_ln");
-    return (encoder_layer){.query = slice(&in, width, 0),
-                           .key = slice(&in, width, 1),
-                           .value = slice(&in, width, 2),
-                           .output = out.weight,
-                           .query_bias = bias_slice(&in, width, 0),
-                           .key_bias = bias_slice(&in, width, 1),
-                           .value_bias = bias_slice(&in, width, 2),
-                           .output_bias = out.bias,
-                           .widen = widen.weight,
-                           .narrow = narrow.weight,
-                           .widen_bias = widen.bias,
-                           .narrow_bias = narrow.bias,
-                           .attention_scale = before.scale,
-                           .attention_shift = before.shift,
-                           .forward_scale = middle.scale,
-                           .forward_shift = middle.shift};
-}
-
 static void load_encoder(loader *load) {
     whisper_model *model = load->model;
     const whisper_sizes *sizes = &model->file->sizes;
+    const int64_t width = sizes->audio_width, wide = 4 * width;
+    const joined all = {{"attn.query", "attn.key", "attn.value"}, width, width};
     model->first_conv = load_conv(load, sizes->mels, 1, "conv1");
-    model->second_conv = load_conv(load, sizes->audio_width, 2, "conv2");
+    model->second_conv = load_conv(load, width, 2, "conv2");
     model->audio_positions = load_floats(load, "encoder.", "positional_embedding");
     encoder_layer *layers = sh_reserve(load->memory, sizes->audio_layers, sizeof *layers);
     for (int i = 0; i < sizes->audio_layers; i++) {
-        const encoder_layer layer = load_encoder_layer(load, i);
+        char block[32];
+        snprintf(block, sizeof block, "encoder.blocks.%d.", i);
+        const linear in = load_linear(load, block, all);
+        const linear out = load_linear(load, block, (joined){{"attn.out"}, width, width});
+        const linear widen = load_linear(load, block, (joined){{"mlp.0"}, width, wide});
+        const linear narrow = load_linear(load, block, (joined){{"mlp.2"}, wide, width});
+        const layer_norm before = load_norm(load, width, block, "attn_ln");
+        const layer_norm middle = load_norm(load, width, block, "mlp_ln");
         if (load->placing)
-            layers[i] = layer;
+            layers[i] = (encoder_layer){.query = slice(&in, width, 0),
+                                        .key = slice(&in, width, 1),
+                                        .value = slice(&in, width, 2),
+                                        .output = out.weight,
+                                        .query_bias = bias_slice(&in, width, 0),
+                                        .key_bias = bias_slice(&in, width, 1),
+                                        .value_bias = bias_slice(&in, width, 2),
+                                        .output_bias = out.bias,
+                                        .widen = widen.weight,
+                                        .narrow = narrow.weight,
+                                        .widen_bias = widen.bias,
+                                        .narrow_bias = narrow.bias,
+                                        .attention_scale = before.scale,
+                                        .attention_shift = before.shift,
+                                        .forward_scale = middle.scale,
+                                        .forward_shift = middle.shift};
     }
-    const layer_norm last = load_norm(load, sizes->audio_width, "encoder.", "ln_post");
+    const layer_norm last = load_norm(load, width, "encoder.", "ln_post");
     model->encoder = (encoder_weights){.layers = layers,
                                        .final_scale = last.scale,
                                        .final_shift = last.shift};
@@ -306,58 +275,39 @@ static void load_encoder(loader *load) {
 
 /* ---- The decoder ---------------------------------------------------------------- */
 
-static decoder_layer load_decoder_layer(loader *load, int index) {
-    const whisper_sizes *sizes = &load->model->file->sizes;
-    const int64_t width = sizes->text_width;
-    char block[32];
-    decoder_layer layer;
-    snprintf(block, sizeof block, "decoder.blocks.%d.", index);
-    layer.self_norm = load_norm(load, width, block, "attn_ln");
-    layer.cross_norm = load_norm(load, width, block, "cross_attn_ln");
-    layer.forward_norm = load_norm(load, width, block, "mlp_ln");
-    layer.self_in = load_packed(load, block,
-                                (joined){{"attn.query", "attn.key", "attn.value"},
-                                         width,
-                                         width,
-                                         false},
-                                true);
-    layer.self_out =
-        load_packed(load, block, (joined){{"attn.out"}, width, width, false}, true);
-    layer.cross_query = load_packed(load, block,
-                                    (joined){{"cross_attn.query"}, width, width, false},
-                                    true);
-    layer.cross_in = load_packed(load, block,
-                                 (joined){{"cross_attn.key", "cross_attn.value"},
-                                          sizes->audio_width,
-                                          width,
-                                          false},
-                                 true);
-    layer.cross_out =
-        load_packed(load, block, (joined){{"cross_attn.out"}, width, width, false}, true);
-    layer.widen =
-        load_packed(load, block, (joined){{"mlp.0"}, width, 4 * width, false}, true);
-    layer.narrow =
-        load_packed(load, block, (joined){{"mlp.2"}, 4 * width, width, false}, true);
-    return layer;
-}
-
 static void load_decoder(loader *load) {
     whisper_model *model = load->model;
     const whisper_sizes *sizes = &model->file->sizes;
-    const joined table = {{"token_embedding"},
-                          sizes->text_width,
-                          sizes->vocabulary,
-                          false};
+    const int64_t width = sizes->text_width, wide = 4 * width;
+    const joined table = {{"token_embedding"}, width, sizes->vocabulary};
+    const joined self = {{"attn.query", "attn.key", "attn.value"}, width, width};
+    const joined self_out = {{"attn.out"}, width, width};
+    const joined query = {{"cross_attn.query"}, width, width};
+    const joined cross = {{"cross_attn.key", "cross_attn.value"},
+                          sizes->audio_width,
+                          width};
+    const joined cross_out = {{"cross_attn.out"}, width, width};
     model->embedding = load_packed(load, "decoder.", table, false);
     model->text_positions = load_floats(load, "decoder.", "positional_embedding");
-    decoder_layer *layers = sh_reserve(load->memory, sizes->text_layers, sizeof *layers);
+    model->decoder = sh_reserve(load->memory, sizes->text_layers, sizeof *model->decoder);
     for (int i = 0; i < sizes->text_layers; i++) {
-        const decoder_layer layer = load_decoder_layer(load, i);
+        char block[32];
+        decoder_layer layer;
+        snprintf(block, sizeof block, "decoder.blocks.%d.", i);
+        layer.self_norm = load_norm(load, width, block, "attn_ln");
+        layer.cross_norm = load_norm(load, width, block, "cross_attn_ln");
+        layer.forward_norm = load_norm(load, width, block, "mlp_ln");
+        layer.self_in = load_packed(load, block, self, true);
+        layer.self_out = load_packed(load, block, self_out, true);
+        layer.cross_query = load_packed(load, block, query, true);
+        layer.cross_in = load_packed(load, block, cross, true);
+        layer.cross_out = load_packed(load, block, cross_out, true);
+        layer.widen = load_packed(load, block, (joined){{"mlp.0"}, width, wide}, true);
+        layer.narrow = load_packed(load, block, (joined){{"mlp.2"}, wide, width}, true);
         if (load->placing)
-            layers[i] = layer;
+            model->decoder[i] = layer;
     }
-    model->decoder = layers;
-    model->last_norm = load_norm(load, sizes->text_width, "decoder.", "ln");
+    model->last_norm = load_norm(load, width, "decoder.", "ln");
 }
 
 /* ---- The whole ------------------------------------------------------------------ */
@@ -374,50 +324,38 @@ static void load_all(void *argument, block_layout *memory) {
 
 enum { SHORTEST_TEXT = 16 };
 
-/* 12 E^2 weights per block. */
-static bool too_many_to_widen(const whisper_sizes *sizes) {
-    const int64_t width = sizes->audio_width;
-    const int64_t weights = sh_mul_checked(sh_mul_checked(12, sizes->audio_layers),
-                                           sh_mul_checked(width, width));
-    return weights < 0 || weights > WIDENED_MOST / (int64_t)sizeof(float);
-}
-
-static shoal_status load_model(whisper_model *sized, whisper_model **made) {
-    loader load = {.model = sized};
-    whisper_model *model =
-        sh_allocate_parts(sized->context, load_all, &load, &sized->bytes);
-    if (!model)
-        return SHOAL_NO_MEMORY;
-    if (load.status != SHOAL_OK) {
-        sh_release(sized->context, model);
-        return load.status;
-    }
-    *model = *sized;
-    *made = model;
-    return SHOAL_OK;
-}
-
 shoal_status sh_whisper_open(shoal_context *context, const char *path, bool exact,
                              whisper_model **made) {
-    whisper_model sized = {.context = context};
+    whisper_model sized = {.context = context}, *model = NULL;
+    loader load = {.model = &sized};
     *made = NULL;
-    shoal_status status = sh_whisper_file_open(context, path, &sized.file);
-    if (status != SHOAL_OK)
-        return status;
+    TRY(sh_whisper_file_open(context, path, &sized.file));
     const whisper_sizes *sizes = &sized.file->sizes;
+    const int64_t width = sizes->audio_width;
+    const int64_t weights = sh_mul_checked(sh_mul_checked(12, sizes->audio_layers),
+                                           sh_mul_checked(width, width)); /* of blocks */
+    shoal_status status = SHOAL_OK;
     if (sizes->text_positions < SHORTEST_TEXT)
         status = sh_fail(context, SHOAL_BAD_FILE,
                          "%s: the decoder has %d positions; a prompt and a text need %d",
                          path, (int)sizes->text_positions, SHORTEST_TEXT);
-    sized.bf16_encoder = !exact && sizes->audio_width % PACKED_OUTPUTS == 0 &&
+    sized.bf16_encoder = !exact && width % PACKED_OUTPUTS == 0 &&
                          sh_multiplies_bf16(context);
-    sized.half_encoder = !sized.bf16_encoder && too_many_to_widen(sizes);
-    if (status == SHOAL_OK)
-        status = load_model(&sized, made);
-    if (status == SHOAL_OK)
+    sized.half_encoder = !sized.bf16_encoder &&
+                         (weights < 0 || weights > WIDENED_MOST / (int64_t)sizeof(float));
+    if (status == SHOAL_OK) {
+        model = sh_allocate_parts(context, load_all, &load, &sized.bytes);
+        status = model ? load.status : SHOAL_NO_MEMORY;
+    }
+    if (status == SHOAL_OK) {
         sh_whisper_file_unmap(sized.file);
-    else
+        *model = sized;
+        *made = model;
+    } else {
+        if (model)
+            sh_release(context, model);
         sh_whisper_file_close(sized.file);
+    }
     return status;
 }
 
