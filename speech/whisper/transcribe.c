@@ -552,8 +552,8 @@ static void run_side_by_side(recording_queue *queue) {
             const shoal_status status = step(ring);
             if (status == SHOAL_OK)
                 hand_over_ready(queue);
-            /* Else the decoder's numbers are damaged: nothing of what is on its way can be
-               had. */
+            /* Else the decoder's numbers are damaged: nothing of what is on its way can
+               be had. */
             for (; status != SHOAL_OK && ring->count > 0; ring->count--) {
                 transcription *t = window_at(ring, ring->count - 1)->owner;
                 fail(t, status);
