@@ -32,7 +32,7 @@ typedef union {
 typedef struct {
     char name[REPRO_NAME], kind[REPRO_NAME]; /* the kind in its shortest spelling */
     char from[REPRO_NAME];                   /* the cell whose weights it begins with */
-    char folder[REPRO_PATH];
+    char folder[REPRO_PATH], data[REPRO_PATH], dev[REPRO_PATH];
     const shoal_train_task *task;
     repro_config config; /* that is asked for */
     json_t *given;  /* texts of the fields that the table, the user and the axes set */

@@ -200,9 +200,11 @@ static void place_kind(repro_job *job, repro_cell *cell, const char *text) {
 }
 
 /* The first of the files under the data folder that is there, else the first. */
-static const char *data_file(const repro_job *job, const json_t *list, bool *there) {
-    char *path = reserve(2, REPRO_PATH), *one = path + REPRO_PATH;
+static const char *data_file(const repro_job *job, const json_t *list,
+                             char path[REPRO_PATH], bool *there) {
+    char one[REPRO_PATH];
     *there = false;
+    *path = 0;
     for (size_t i = json_array_size(list); i-- > 0;) {
         const bool itself = strcmp(repro_item(list, i), ".") == 0;
         repro_path(one, job->data, itself ? "" : repro_item(list, i));
@@ -220,9 +222,10 @@ static void place_data(const repro_job *job, repro_cell *cell) {
     bool there, dev_there;
     if (!job->data)
         return;
-    const char *data =
-        data_file(job, list ? list : json_object_get(job->table, "data"), &there);
-    const char *dev = data_file(job, json_object_get(cell->facts, "dev"), &dev_there);
+    const char *data = data_file(job, list ? list : json_object_get(job->table, "data"),
+                                 cell->data, &there);
+    const char *dev =
+        data_file(job, json_object_get(cell->facts, "dev"), cell->dev, &dev_there);
     if (cell->task == shoal_task_find("speech")) {
         config->speech.folder = data;
         config->speech.cache = job->cache;
