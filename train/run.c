@@ -287,7 +287,7 @@ static shoal_status blame(running *at, shoal_run_cause cause, shoal_status statu
 
 /* What became of work that the first process alone does, everywhere. */
 static shoal_status follow(running *at, shoal_status status) {
-    int32_t both[2] = {status, at->result->cause};
+    int32_t both[2] = {(int32_t)status, (int32_t)at->result->cause};
     if (sh_tell_others(at->context, at->transport, sizeof both, both) != SHOAL_OK)
         return blame(at, SHOAL_CAUSE_OUTPUT, SHOAL_IO);
     at->result->cause = (shoal_run_cause)both[1];
