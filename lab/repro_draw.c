@@ -169,8 +169,10 @@ static void split_kind(const char *kind, char family[REPRO_NAME], char number[32
     const bool has = digits < end && digits > kind && digits[-1] == '-';
     snprintf(family, REPRO_NAME, "%.*s%s", (int)((has ? digits - 1 : end) - kind), kind,
              end);
-    snprintf(number, 32, has ? "%s = %.*s" : "",
-             strncmp(family, "lsh", 3) == 0 ? "R" : "C", (int)(end - digits), digits);
+    *number = 0;
+    if (has)
+        snprintf(number, 32, "%s = %.*s", strncmp(family, "lsh", 3) == 0 ? "R" : "C",
+                 (int)(end - digits), digits);
 }
 
 static int panel_of(panels *all, int kind, char number[32]) {
