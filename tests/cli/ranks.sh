@@ -226,7 +226,7 @@ ended() { # WORDS: the job has ended with a failure and these words, within a mi
     cat err
     return 1
 }
-export OMPI_MCA_odls_base_sigkill_timeout=2
+export OMPI_MCA_odls_base_sigkill_timeout=5
 check "a training begins" begin killed
 kill -9 "$(process_of 1)"
 # MPICH's launcher kills the others before they notice, and says so.
