@@ -271,7 +271,7 @@ def test_conversions_name_their_argument():
 
 def test_top_keys_whose_numbers_follow_from_the_sizes():
     q, k, v = arrays(queries=300, keys=300)
-    for kind in ("shoal-10:topk=auto,keyclusters=0", "i-clustered-10:topk=64"):
+    for kind in ("q-clustered-10", "i-clustered-10:topk=64"):
         plan = shoal.Plan.like(q, k, v, kind)
         plan.forward(q, k, v)
         assert plan.top_keys.shape == (2, 4, 10, 64)
