@@ -217,7 +217,7 @@ static void put_bash(FILE *to) {
 
 /* ---- zsh --------------------------------------------------------------------------- */
 
-/* How a shell completes a value: what stands around choices, and what it does for those
+/* How a shell completes a value: the text around choices, and what it does for those
    of value_class and for all others. */
 typedef struct {
     const char *before, *after, *file, *dir, *kind, *kinds, *other;

@@ -70,19 +70,6 @@ const char *settings_find(const train_settings *settings, const char *name) {
     return NULL;
 }
 
-int settings_add_all(train_settings *settings, const shoal_train_task *task,
-                     const train_config *config) {
-    char text[SHOAL_VALUE_SIZE];
-    int code = EXIT_OK;
-    const shoal_field *field;
-    settings->count = 0;
-    for (int i = 0; code == EXIT_OK && (field = shoal_task_field(task, i)); i++) {
-        shoal_config_get(task, config, field->name, text, sizeof text);
-        code = settings_add(settings, field->name, text);
-    }
-    return code;
-}
-
 int settings_add_pair(train_settings *settings, const char *pair) {
     char name[64];
     const size_t length = strcspn(pair, "=");

@@ -41,9 +41,6 @@ const char *settings_find(const train_settings *settings, const char *name);
 int settings_add_pair(train_settings *settings, const char *pair); /* "KEY=VALUE" */
 /* A JSON object of fields; keys that are none are refused by name. */
 int settings_add_file(train_settings *settings, const char *path);
-/* Exactly the fields of the configuration. */
-int settings_add_all(train_settings *settings, const shoal_train_task *task,
-                     const train_config *config);
 /* Puts them into the configuration. */
 int settings_apply(const train_settings *settings, shoal_context *context,
                    const shoal_train_task *task, train_config *config);
