@@ -90,7 +90,7 @@ static void load_inputs(rank_work *work) {
     work->problem = *whole;
     work->problem.queries = part->queries;
     work->problem.keys = part->keys;
-    inputs->groups = copy_rows(work, job->inputs[INPUT_GROUPS].data, U, N,
+    inputs->clusters = copy_rows(work, job->inputs[INPUT_GROUPS].data, U, N,
                                part->first_query, part->queries, sizeof(int32_t));
     if (copies) {
         inputs->q = copy_rows(work, q, U, N, part->first_query, part->queries, D);
@@ -173,7 +173,7 @@ static void collect_outputs(const rank_work *work, const shoal_plan *plan) {
     const int64_t U = whole->batch * whole->heads, V = whole->batch * whole->kv_heads;
     const size_t D = sizeof(float) * (size_t)whole->dim;
     const size_t Dv = sizeof(float) * (size_t)whole->value_dim;
-    const int32_t *groups = shoal_plan_groups(plan, NULL);
+    const int32_t *groups = shoal_plan_clusters(plan, NULL);
     char *all_groups = job->ranks->rank ? (char *)(uintptr_t)groups
                                         : job->outputs[OUTPUT_GROUPS].data;
     const rank_rows outputs[OUTPUTS] =
@@ -200,7 +200,7 @@ void attend_over_ranks(attend_job *job) {
     const bool backward = job->input_paths[INPUT_GRAD_OUT] != NULL;
     shoal_plan *plan;
     job->slices = 1;
-    if (job->problem.dtype != SHOAL_FLOAT32)
+    if (job->problem.dtype != SHOAL_DTYPE_FLOAT32)
         die(EXIT_BAD_INPUT, "%s is float16: over several processes arrays are float32",
             job->input_paths[INPUT_Q]);
     if (job->check_samples > 0 || job->shared)

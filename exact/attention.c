@@ -211,17 +211,17 @@ static void choose_strided(exact_head *head, int64_t i) {
 }
 
 static const formula formulas[] = {
-    [SHOAL_FULL] = {.choose = choose_all},
-    [SHOAL_SHARED_FULL] = {.choose = choose_all, .keys = QUERIES},
-    [SHOAL_CLUSTERED] = {.choose = choose_none, .grouped = true},
-    [SHOAL_I_CLUSTERED] = {.choose = choose_top_keys, .grouped = true},
-    [SHOAL_LSH] = {.choose = choose_chunks, .keys = UNIT_QUERIES},
-    [SHOAL_ORACLE_TOP] = {.choose = choose_best},
-    [SHOAL_SHOAL] = {.choose = choose_own_keys, .grouped = true},
-    [SHOAL_AUTO] = {0}, /* is another kind, as soon as it has picked */
-    [SHOAL_LOCAL] = {.choose = choose_near},
-    [SHOAL_STRIDED] = {.choose = choose_strided},
-    [SHOAL_Q_CLUSTERED] = {.choose = choose_top_keys, .grouped = true},
+    [SHOAL_KIND_FULL] = {.choose = choose_all},
+    [SHOAL_KIND_SHARED_FULL] = {.choose = choose_all, .keys = QUERIES},
+    [SHOAL_KIND_CLUSTERED] = {.choose = choose_none, .grouped = true},
+    [SHOAL_KIND_I_CLUSTERED] = {.choose = choose_top_keys, .grouped = true},
+    [SHOAL_KIND_LSH] = {.choose = choose_chunks, .keys = UNIT_QUERIES},
+    [SHOAL_KIND_ORACLE_TOP] = {.choose = choose_best},
+    [SHOAL_KIND_SHOAL] = {.choose = choose_own_keys, .grouped = true},
+    [SHOAL_KIND_AUTO] = {0}, /* is another kind, as soon as it has picked */
+    [SHOAL_KIND_LOCAL] = {.choose = choose_near},
+    [SHOAL_KIND_STRIDED] = {.choose = choose_strided},
+    [SHOAL_KIND_Q_CLUSTERED] = {.choose = choose_top_keys, .grouped = true},
 };
 
 static const formula *formula_of(const exact_head *head) {
@@ -275,7 +275,7 @@ int64_t exact_centroid(exact_head *head, int32_t group) {
 
 /* The paper's normaliser: the group's mass on the top keys is kept. */
 static bool keeps_mass(const exact_head *head) {
-    return head->attention.kind == SHOAL_I_CLUSTERED &&
+    return head->attention.kind == SHOAL_KIND_I_CLUSTERED &&
            head->attention.normaliser == SHOAL_NORMALISER_CLUSTER;
 }
 
@@ -498,11 +498,11 @@ static int64_t live_positions(const array *a, int64_t b) {
 }
 
 static double element_of(const array *a, int64_t at) {
-    if (a->dtype == SHOAL_FLOAT32)
+    if (a->dtype == SHOAL_DTYPE_FLOAT32)
         return (double)((const float *)a->data)[at];
     /* A half by its definition: sign, exponent, and so many bits of fraction. */
     const uint16_t half = ((const uint16_t *)a->data)[at];
-    const int fraction_bits = a->dtype == SHOAL_FLOAT16 ? 10 : 7;
+    const int fraction_bits = a->dtype == SHOAL_DTYPE_FLOAT16 ? 10 : 7;
     const int most = (1 << (15 - fraction_bits)) - 1, bias = most / 2;
     const int exponent = half >> fraction_bits & most;
     const double fraction = ldexp(half & ((1 << fraction_bits) - 1), -fraction_bits);
@@ -590,7 +590,7 @@ static bool load_masks(exact_head *head, const shoal_problem *problem,
 
 void exact_choose(exact_head *head, const shoal_plan *plan, const void *state, int64_t at,
                   int64_t longest) {
-    const int32_t *groups = shoal_plan_groups(plan, state);
+    const int32_t *groups = shoal_plan_clusters(plan, state);
     const int32_t *top_keys = shoal_plan_top_keys(plan, state);
     shoal_attention used = head->attention;
     shoal_tilt tilt;
@@ -615,7 +615,7 @@ exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
                        int64_t b, int64_t h) {
     shoal_attention used = *attention;
     array q, k, v;
-    if (plan && (used.kind == SHOAL_AUTO || used.kind == SHOAL_SHOAL))
+    if (plan && (used.kind == SHOAL_KIND_AUTO || used.kind == SHOAL_KIND_SHOAL))
         shoal_plan_picked(plan, NULL, &used);
     const bool own_keys = formula_of(&(exact_head){.attention = used})->keys == KEYS;
     /* The head's q, k and v; `own_keys`: the keys are not the queries. */

@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 int main(int count, char **arguments) {
-    shoal_recogniser_options options = shoal_recogniser_defaults();
+    shoal_recogniser_options options = shoal_recogniser_options_defaults();
     shoal_recogniser *recogniser = NULL;
     shoal_recognition found;
     shoal_context *context;

@@ -14,8 +14,8 @@
  *
  *     int main(int count, char **arguments) {
  *         shoal_context *context;
- *         shoal_speech_train_config config = shoal_speech_defaults(NULL);
- *         shoal_run_options options = shoal_run_defaults();
+ *         shoal_speech_train_config config = shoal_speech_train_config_defaults(NULL);
+ *         shoal_run_options options = shoal_run_options_defaults();
  *         shoal_run_result result;
  *         if (count < 3 || shoal_context_create(NULL, &context) != SHOAL_OK) return 1;
  *         config.folder = arguments[1];           // with the folders train and dev
@@ -55,6 +55,7 @@
 
 #include "shoal_models.h"
 #include "shoal_speech.h"
+#include "shoal_transport.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -93,39 +94,28 @@ typedef struct {
                            0: only after all steps */
     uint64_t seed;      /* of weights, data and dropout */
     char data[SHOAL_TEXT_SIZE]; /* a fingerprint of the data, found when it is opened */
+    int64_t reserved[8];
 } shoal_train_config;
 
-typedef enum { SHOAL_COPY_MASKED, SHOAL_COPY_ALL } shoal_copy_loss;
+typedef enum { SHOAL_COPY_LOSS_MASKED, SHOAL_COPY_LOSS_ALL } shoal_copy_loss;
 
 /* copy: a sequence is 0w0w with w of `length` symbols from 1 to 10; a fifth of the
    symbols is masked, never both copies of one, and the masked ones are wanted. */
 typedef struct {
     shoal_train_config train;
     int64_t length;
-    int32_t loss; /* a shoal_copy_loss: over masked positions, or over all */
+    shoal_copy_loss loss; /* over masked positions, or over all */
 } shoal_copy_config;
-
-typedef enum { SHOAL_SPEECH_CTC, SHOAL_SPEECH_LFMMI } shoal_speech_loss;
-
-/* What a recogniser spells. Opening the data makes one of the others of SHOAL_UNITS_AUTO:
-   characters of the file `text` by CTC, and words of any other file, such as phones, and
-   by LF-MMI. */
-typedef enum {
-    SHOAL_UNITS_WORDS,
-    SHOAL_UNITS_CHARACTERS,
-    SHOAL_UNITS_SUBWORDS, /* frequent parts of words, learned from the train part */
-    SHOAL_UNITS_AUTO
-} shoal_units;
 
 /* speech: a recogniser. The data folder has the folders train and dev, each as Kaldi
    keeps its data (docs/train.md). */
 typedef struct {
     shoal_train_config train;
-    int32_t loss;                 /* a shoal_speech_loss */
-    int32_t units;                /* a shoal_units (default: SHOAL_UNITS_AUTO) */
+    shoal_recogniser_loss loss;
+    shoal_units units; /* default: SHOAL_UNITS_AUTO */
     char labels[SHOAL_TEXT_SIZE]; /* the file of transcripts */
     int64_t bands, rate;  /* of features; samples per second, 0: as the train part has */
-    int32_t normalise;    /* a shoal_normalise (shoal_speech.h) */
+    shoal_normalise normalise;
     int32_t whole;        /* LF-MMI: utterances begin and end as transcripts do */
     int64_t hop, context; /* frames between positions, and that a position sees */
     char speeds[SHOAL_TEXT_SIZE]; /* "0.9,1,1.1": one is drawn for each utterance */
@@ -134,7 +124,7 @@ typedef struct {
     int64_t join_after;   /* epochs in which utterances are not joined */
     int64_t batch_frames; /* of a batch at most, unless one sequence alone has more */
     float join;           /* seconds up to which a speaker's utterances are joined */
-    int32_t topology;     /* LF-MMI: a shoal_topology (shoal_speech.h), less 1 */
+    shoal_topology topology; /* LF-MMI; not SHOAL_TOPOLOGY_CTC */
     int64_t every;        /* LF-MMI: positions between outputs */
     int64_t order, extra; /* LF-MMI: of the n-gram; extra 0: all histories */
     float leak, output_l2, output_range; /* LF-MMI */
@@ -180,44 +170,44 @@ SHOAL_API const char *shoal_task_name(int index);
 /* Fills in a task's configuration of `size` bytes. preset NULL: "default". speech also
    has "paper", and both with the loss LF-MMI: "lf-mmi" and "paper-lf-mmi". The functions
    below do the same. */
-SHOAL_API shoal_status shoal_config_defaults(shoal_context *context,
+SHOAL_API shoal_status shoal_config_init(shoal_context *context,
                                              const shoal_train_task *task,
                                              const char *preset, void *config,
                                              size_t size);
 
-static inline shoal_copy_config shoal_copy_defaults(void) {
+static inline shoal_copy_config shoal_copy_config_defaults(void) {
     shoal_copy_config config;
-    shoal_config_defaults(NULL, shoal_task_find("copy"), NULL, &config, sizeof config);
+    shoal_config_init(NULL, shoal_task_find("copy"), NULL, &config, sizeof config);
     return config;
 }
-static inline shoal_speech_train_config shoal_speech_defaults(const char *preset) {
+static inline shoal_speech_train_config shoal_speech_train_config_defaults(const char *preset) {
     shoal_speech_train_config config;
-    shoal_config_defaults(NULL, shoal_task_find("speech"), preset, &config,
+    shoal_config_init(NULL, shoal_task_find("speech"), preset, &config,
                           sizeof config);
     return config;
 }
-static inline shoal_glue_config shoal_glue_defaults(void) {
+static inline shoal_glue_config shoal_glue_config_defaults(void) {
     shoal_glue_config config;
-    shoal_config_defaults(NULL, shoal_task_find("glue"), NULL, &config, sizeof config);
+    shoal_config_init(NULL, shoal_task_find("glue"), NULL, &config, sizeof config);
     return config;
 }
-static inline shoal_squad_config shoal_squad_defaults(void) {
+static inline shoal_squad_config shoal_squad_config_defaults(void) {
     shoal_squad_config config;
-    shoal_config_defaults(NULL, shoal_task_find("squad"), NULL, &config, sizeof config);
+    shoal_config_init(NULL, shoal_task_find("squad"), NULL, &config, sizeof config);
     return config;
 }
 
 /* ---- Fields as text ---------------------------------------------------------------- */
 
 typedef enum {
-    SHOAL_FIELD_NAME,      /* the task's name: always the first field, in no place */
-    SHOAL_FIELD_INTEGER,   /* an int64_t from min to max */
-    SHOAL_FIELD_REAL,      /* a float from min to max */
-    SHOAL_FIELD_CHOICE,    /* an int32_t: which of `choices` */
-    SHOAL_FIELD_SEED,      /* a uint64_t */
-    SHOAL_FIELD_TEXT,      /* a char [SHOAL_TEXT_SIZE] */
-    SHOAL_FIELD_ATTENTION, /* a shoal_attention, as shoal_attention_parse reads it */
-    SHOAL_FIELD_TYPES
+    SHOAL_FIELD_TYPE_NAME,      /* the task's name: always the first field, in no place */
+    SHOAL_FIELD_TYPE_INTEGER,   /* an int64_t from min to max */
+    SHOAL_FIELD_TYPE_REAL,      /* a float from min to max */
+    SHOAL_FIELD_TYPE_CHOICE,    /* an int32_t: which of `choices` */
+    SHOAL_FIELD_TYPE_SEED,      /* a uint64_t */
+    SHOAL_FIELD_TYPE_TEXT,      /* a char [SHOAL_TEXT_SIZE] */
+    SHOAL_FIELD_TYPE_ATTENTION, /* a shoal_attention, as shoal_attention_parse reads it */
+    SHOAL_FIELD_TYPE_COUNT
 } shoal_field_type;
 
 /* A row of a task's table. From it come text, JSON, command lines and checkpoints. */
@@ -228,7 +218,7 @@ typedef struct {
     double min, max;                /* numbers */
     const char *const *choices;     /* then NULL */
     const char *about;              /* one line */
-    int (*valid)(const char *text); /* texts: nonzero where it may be so; NULL: always */
+    int (*valid)(void *user, const char *text); /* texts: nonzero where it may be so; NULL: always */
     const char *rule;               /* what `valid` wants, for messages */
 } shoal_field;
 
@@ -289,19 +279,19 @@ typedef struct {
 /* ---- Callbacks --------------------------------------------------------------------- */
 
 typedef enum {
-    SHOAL_AT_DATA,       /* features of a data folder: `done` of `all` */
-    SHOAL_AT_BEGINNING,  /* of the loop: the first step comes next */
-    SHOAL_AT_STEP,       /* one was taken */
-    SHOAL_AT_VALIDATION, /* one was done */
-    SHOAL_AT_TEST,       /* it comes next */
-    SHOAL_AT_SAVING,     /* a checkpoint is about to be written */
-    SHOAL_AT_SAVED,      /* it was, or could not be */
-    SHOAL_AT_END,        /* of reading data, of the loop, of the test */
-    SHOAL_AT_EVALUATION  /* sequences `done` of `all`; all 0: `what` says it */
-} shoal_progress_event;
+    SHOAL_TRAIN_EVENT_DATA,       /* features of a data folder: `done` of `all` */
+    SHOAL_TRAIN_EVENT_BEGINNING,  /* of the loop: the first step comes next */
+    SHOAL_TRAIN_EVENT_STEP,       /* one was taken */
+    SHOAL_TRAIN_EVENT_VALIDATION, /* one was done */
+    SHOAL_TRAIN_EVENT_TEST,       /* it comes next */
+    SHOAL_TRAIN_EVENT_SAVING,     /* a checkpoint is about to be written */
+    SHOAL_TRAIN_EVENT_SAVED,      /* it was, or could not be */
+    SHOAL_TRAIN_EVENT_END,        /* of reading data, of the loop, of the test */
+    SHOAL_TRAIN_EVENT_EVALUATION  /* sequences `done` of `all`; all 0: `what` says it */
+} shoal_train_event;
 
 typedef struct {
-    shoal_progress_event event;
+    shoal_train_event event;
     const char *what;                    /* data: its folder; evaluation: the row's name,
                                             or what is tuned; else NULL */
     int64_t done, all;                   /* data: utterances; steps: taken, and in all */
@@ -320,6 +310,7 @@ typedef struct {
        before begin with a space. */
     void (*message)(void *user, const char *text);
     int (*cancelled)(void *user); /* nonzero: end soon */
+    void *reserved[4];
 } shoal_train_callbacks;
 
 /* ---- Runs -------------------------------------------------------------------------- */
@@ -335,7 +326,7 @@ typedef struct {
 } shoal_setting;
 
 typedef struct {
-    size_t size;        /* by shoal_run_defaults */
+    size_t size;        /* by shoal_run_options_defaults */
     const char *folder; /* made if missing; never NULL */
     const char *from;   /* a run or file whose weights a new training begins with */
     int32_t resume;     /* nonzero: go on from the folder's checkpoint if there is one.
@@ -350,20 +341,20 @@ typedef struct {
     shoal_train_callbacks callbacks;
 } shoal_run_options;
 
-SHOAL_API shoal_status shoal_run_options_defaults(shoal_run_options *options,
+SHOAL_API shoal_status shoal_run_options_init(shoal_run_options *options,
                                                   size_t size);
-static inline shoal_run_options shoal_run_defaults(void) {
+static inline shoal_run_options shoal_run_options_defaults(void) {
     shoal_run_options options;
-    shoal_run_options_defaults(&options, sizeof options);
+    shoal_run_options_init(&options, sizeof options);
     return options;
 }
 
 /* Where to look for what went wrong. */
 typedef enum {
-    SHOAL_CAUSE_NONE,
-    SHOAL_CAUSE_SETTINGS, /* the configuration or the options */
-    SHOAL_CAUSE_INPUT,    /* data, checkpoint or log; or the training has diverged */
-    SHOAL_CAUSE_OUTPUT    /* the folder or a file cannot be written, or memory ran out */
+    SHOAL_RUN_CAUSE_NONE,
+    SHOAL_RUN_CAUSE_SETTINGS, /* the configuration or the options */
+    SHOAL_RUN_CAUSE_INPUT,    /* data, checkpoint or log; or the training has diverged */
+    SHOAL_RUN_CAUSE_OUTPUT    /* the folder or a file cannot be written, or memory ran out */
 } shoal_run_cause;
 
 typedef struct {
@@ -380,6 +371,7 @@ typedef struct {
     double sequences_per_second; /* of this call; NaN: too short to say */
     double loss_share;     /* of the steps' seconds, for the loss; NaN: not measured */
     shoal_run_cause cause; /* where the status is not SHOAL_OK */
+    int64_t reserved[8];
 } shoal_run_result;
 
 /* One run in a folder: begins, or goes on, and trains until it is finished, cancelled
@@ -475,7 +467,7 @@ typedef struct {
 } shoal_glue_info;
 
 /* Those that the task glue knows, index from 0; returns 0 past the end. */
-SHOAL_API int shoal_glue_describe(int index, shoal_glue_info *info);
+SHOAL_API const shoal_glue_info *shoal_glue_describe(int index);
 /* Nonzero where a folder, of the dataset or of all, has the files of a dataset. */
 SHOAL_API int shoal_glue_is_there(const char *dataset, const char *folder);
 
@@ -490,7 +482,7 @@ typedef struct shoal_finetuned shoal_finetuned;
 SHOAL_API shoal_status shoal_finetuned_open(shoal_context *context, const char *path,
                                             const shoal_attention *attention,
                                             shoal_finetuned **model);
-SHOAL_API void shoal_finetuned_close(shoal_finetuned *model); /* NULL is legal */
+SHOAL_API void shoal_finetuned_destroy(shoal_finetuned *model); /* NULL is legal */
 
 typedef struct {
     const char *task;          /* "glue" or "squad" */
@@ -502,7 +494,7 @@ typedef struct {
     int64_t max_length;        /* tokens of a sequence at most */
     shoal_attention attention; /* it was trained with */
 } shoal_finetuned_info;
-SHOAL_API shoal_finetuned_info shoal_finetuned_describe(const shoal_finetuned *model);
+SHOAL_API const shoal_finetuned_info *shoal_finetuned_describe(const shoal_finetuned *model);
 /* glue: the name of class 0 .. classes - 1, "entailment" or its number; NULL beyond. */
 SHOAL_API const char *shoal_finetuned_class(const shoal_finetuned *model, int64_t index);
 
@@ -529,7 +521,7 @@ SHOAL_API shoal_status shoal_finetuned_answer(shoal_finetuned *model,
 /* A trained model with other kinds of attention than it was trained with, all on the same
    data: fresh batches (copy), the dev part (glue, squad) or a data folder (speech). */
 typedef struct {
-    size_t size;                      /* by shoal_evaluation_defaults */
+    size_t size;                      /* by shoal_evaluation_options_defaults */
     const shoal_attention *attention; /* [kinds] */
     int64_t kinds;                    /* 0: the one that was trained with; 32 at most */
     int32_t controls; /* speech, glue, squad: nonzero: also with uniform attention, with
@@ -553,10 +545,10 @@ typedef struct {
 } shoal_evaluation_options;
 
 SHOAL_API shoal_status
-shoal_evaluation_options_defaults(shoal_evaluation_options *options, size_t size);
-static inline shoal_evaluation_options shoal_evaluation_defaults(void) {
+shoal_evaluation_options_init(shoal_evaluation_options *options, size_t size);
+static inline shoal_evaluation_options shoal_evaluation_options_defaults(void) {
     shoal_evaluation_options options;
-    shoal_evaluation_options_defaults(&options, sizeof options);
+    shoal_evaluation_options_init(&options, sizeof options);
     return options;
 }
 
@@ -565,7 +557,7 @@ typedef struct shoal_evaluation shoal_evaluation;
 /* path: the folder of a run or a file in it. options may be NULL. SHOAL_INVALID: the
    options do not go with the run; SHOAL_BAD_FILE: its weights cannot do what they ask, or
    the data cannot be used. */
-SHOAL_API shoal_status shoal_evaluate(shoal_context *context, const char *path,
+SHOAL_API shoal_status shoal_evaluation_create(shoal_context *context, const char *path,
                                       const shoal_evaluation_options *options,
                                       shoal_evaluation **evaluation);
 SHOAL_API void shoal_evaluation_destroy(shoal_evaluation *evaluation); /* NULL: legal */
@@ -678,6 +670,7 @@ enum {
 };
 
 struct shoal_train_task {
+    size_t size; /* of this struct */
     const char *name;
     size_t config_size;        /* of a struct that begins with a shoal_train_config */
     const shoal_field *fields; /* its own, a row with name NULL last; may be NULL */

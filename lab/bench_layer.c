@@ -58,15 +58,15 @@ static void set_weights(const bench_layer *layer, const bench_data *data, uint64
 
 void bench_layer_create(const bench_job *job, const bench_data *data, int kind,
                         shoal_transport *over, bench_layer *layer) {
-    const shoal_model_config config = {.max_length = data->length,
+    const shoal_model_config config = {.size = sizeof(shoal_model_config), .max_length = data->length,
                                        .layers = 1,
                                        .heads = data->heads,
                                        .head_dim = data->dim,
                                        .feed_forward = job->feed_forward,
                                        .attention = job->kinds.attention[kind],
                                        .norm = SHOAL_NORM_POST,
-                                       .activation = SHOAL_GELU,
-                                       .positions = SHOAL_NO_POSITIONS};
+                                       .activation = SHOAL_ACTIVATION_GELU,
+                                       .positions = SHOAL_POSITIONS_NONE};
     const unsigned flags = job->train ? SHOAL_WITH_BACKWARD : 0;
     const int64_t rows = data->batch * data->length;
     shoal_parameter found;
@@ -88,7 +88,7 @@ void bench_layer_create(const bench_job *job, const bench_data *data, int kind,
 /* ---- Running it -------------------------------------------------------------------- */
 
 static void forward(bench_layer *layer, const bench_data *data, bool backward) {
-    const shoal_model_inputs inputs = {.batch = data->batch,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs), .batch = data->batch,
                                        .offsets = data->offsets,
                                        .features = data->features};
     demand(shoal_model_forward(layer->model, &inputs, &layer->out), EXIT_USAGE);

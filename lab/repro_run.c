@@ -341,7 +341,7 @@ static bool train(repro_job *job, repro_cell *cell, bool endless, bool minutes,
     const bool given = strcmp(repro_text(job->table, "compare"), "given") == 0;
     char label[REPRO_NAME + 32], from[REPRO_PATH], texts[128][SHOAL_VALUE_SIZE];
     shoal_setting settings[128];
-    shoal_run_options options = shoal_run_defaults();
+    shoal_run_options options = shoal_run_options_defaults();
     const shoal_field *field;
     snprintf(label, sizeof label, "%d/%d %.40s  ", (int)(cell - job->cells) + 1,
              job->count, cell->name);
@@ -375,8 +375,8 @@ static bool train(repro_job *job, repro_cell *cell, bool endless, bool minutes,
     complain(EXIT_USAGE, "repro", "%s", shoal_context_message(job->context));
     job->skipped += run->result.busy;
     job->failed += !run->result.busy; /* it diverged, or is damaged */
-    if (!run->result.busy && run->result.cause != SHOAL_CAUSE_INPUT)
-        leave(run->result.cause == SHOAL_CAUSE_SETTINGS ? EXIT_USAGE : EXIT_RESOURCES);
+    if (!run->result.busy && run->result.cause != SHOAL_RUN_CAUSE_INPUT)
+        leave(run->result.cause == SHOAL_RUN_CAUSE_SETTINGS ? EXIT_USAGE : EXIT_RESOURCES);
     return false;
 }
 
@@ -400,7 +400,7 @@ static json_t *evaluate(repro_job *job, const repro_cell *cell, bool others) {
     shoal_attention kinds[REPRO_VALUES + 1];
     shoal_recogniser_options recogniser;
     shoal_evaluation *evaluation = NULL;
-    shoal_evaluation_options options = shoal_evaluation_defaults();
+    shoal_evaluation_options options = shoal_evaluation_options_defaults();
     if (!words_take("repro", &job->words, &recogniser))
         leave(EXIT_USAGE);
     if (first)
@@ -423,7 +423,7 @@ static json_t *evaluate(repro_job *job, const repro_cell *cell, bool others) {
     if (*repro_text(how, "tune") && tunes)
         options.tune = repro_path(tune, job->data, repro_text(how, "tune"));
     const shoal_status status =
-        shoal_evaluate(job->context, cell->folder, &options, &evaluation);
+        shoal_evaluation_create(job->context, cell->folder, &options, &evaluation);
     progress_end();
     json_t *object = status == SHOAL_OK
                          ? json_loads(shoal_evaluation_json(evaluation), 0, NULL)

@@ -140,7 +140,7 @@ static void arrange(wer_job *job) {
                                 sizeof *job->errors);
     for (int i = 0; i < job->utterance_count; i++) {
         const char *path = job->utterances[i].path;
-        const shoal_recording recording = {.paths = &path, .files = 1};
+        const shoal_recording recording = {.size = sizeof(shoal_recording), .paths = &path, .files = 1};
         progress_say("reading %d of %d recordings", i + 1, job->utterance_count);
         demand(shoal_speech_features(job->speech, &recording, 0, features,
                                      &job->utterances[i].seconds),
@@ -235,7 +235,7 @@ static shoal_status hear(const wer_run *run, wer_kind *kind, const float *encode
     const bool window = kind->mode == WER_WINDOW;
     const bool longer = run->window->count == 1 &&
                         run->window->seconds >= WER_WINDOW_SECONDS;
-    const shoal_transcribe_options options = {.language = job->language,
+    const shoal_transcribe_options options = {.size = sizeof(shoal_transcribe_options), .language = job->language,
                                               .beams = (int)job->beams,
                                               .no_timestamps = window && !longer &&
                                                                !job->timestamps,
@@ -318,7 +318,7 @@ static void measure(wer_job *job) {
             references[i] = job->utterances[window->members[i]].text;
         }
         run.recording =
-            (shoal_recording){.paths = run.paths,
+            (shoal_recording){.size = sizeof(shoal_recording), .paths = run.paths,
                               .files = window->count,
                               .gap = job->arrangements[window->arrangement].gap};
         demand(shoal_speech_features(job->speech, &run.recording, 0, run.features, NULL),
@@ -406,7 +406,7 @@ int wer_command(int count, char **arguments) {
                  mode ? "@" : "", mode ? wer_modes[kind->mode] : "");
     }
     progress_begin(1);
-    const shoal_speech_options options = {.beams = (int)(job.beams < SAMPLES ? SAMPLES
+    const shoal_speech_options options = {.size = sizeof(shoal_speech_options), .beams = (int)(job.beams < SAMPLES ? SAMPLES
                                                                              : job.beams),
                                           .force = job.force,
                                           .batch = (int)job.batch};

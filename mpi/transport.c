@@ -346,7 +346,7 @@ static shoal_status tell_facts(mpi_transport *self) {
     return sh_mpi_check(self, code, "the ranks cannot speak to each other");
 }
 
-shoal_status shoal_mpi_open(const shoal_mpi_options *options,
+shoal_status shoal_mpi_create(const shoal_mpi_options *options,
                             shoal_transport **transport) {
     if (!transport)
         return SHOAL_INVALID;
@@ -381,7 +381,7 @@ shoal_status shoal_mpi_open(const shoal_mpi_options *options,
 
 /* Nobody leaves before all have come here: until then the watch is needed, and then it
    must not miss those who leave. */
-void shoal_mpi_close(shoal_transport *transport) {
+void shoal_mpi_destroy(shoal_transport *transport) {
     mpi_transport *self = (mpi_transport *)transport;
     if (!self)
         return;

@@ -87,7 +87,7 @@ class Library:
         c.shoal_plan_workspace.restype = c_size_t
         c.shoal_forward.argtypes = [c_void_p, POINTER(Inputs), c_void_p]
         c.shoal_backward.argtypes = [c_void_p, POINTER(Inputs), POINTER(Gradients)]
-        for name in ("shoal_plan_groups", "shoal_plan_top_keys"):
+        for name in ("shoal_plan_clusters", "shoal_plan_top_keys"):
             function = getattr(c, name)
             function.argtypes = [c_void_p, c_void_p]
             function.restype = POINTER(c_int32)
@@ -136,7 +136,7 @@ class Plan:
 
     def groups(self):
         """Pointer to int32 [batch][heads][queries], or a null pointer."""
-        return self.library.c.shoal_plan_groups(self.handle, None)
+        return self.library.c.shoal_plan_clusters(self.handle, None)
 
     def top_keys(self):
         """Pointer to int32 [batch][heads][clusters][topk], or a null pointer."""

@@ -76,14 +76,14 @@ class TextEncoder:
         self.numpy, self.library = numpy, library
         self.handle = c_void_p()
         c = library.c
-        c.shoal_text_encoder_info.restype = POINTER(TextInfo)
-        c.shoal_text_encoder_info.argtypes = [c_void_p]
-        c.shoal_text_encoder_close.argtypes = [c_void_p]
-        c.shoal_text_encoder_close.restype = None
+        c.shoal_text_encoder_describe.restype = POINTER(TextInfo)
+        c.shoal_text_encoder_describe.argtypes = [c_void_p]
+        c.shoal_text_encoder_destroy.argtypes = [c_void_p]
+        c.shoal_text_encoder_destroy.restype = None
         library.check(c.shoal_text_encoder_open(
             library.context, str(folder).encode(), byref(TextOptions(**options)),
             byref(self.handle)))
-        self.info = c.shoal_text_encoder_info(self.handle).contents
+        self.info = c.shoal_text_encoder_describe(self.handle).contents
 
     def forward(self, sequences, types=None):
         """Hidden states of lists of ids, as one array [rows][size]."""
@@ -110,5 +110,5 @@ class TextEncoder:
         return vectors
 
     def close(self):
-        self.library.c.shoal_text_encoder_close(self.handle)
+        self.library.c.shoal_text_encoder_destroy(self.handle)
         self.handle = None

@@ -65,8 +65,8 @@ class Speech(Library):
         self.info = self.c.shoal_speech_describe(self.speech)
 
     def close(self):
-        self.c.shoal_speech_close.restype = None
-        self.c.shoal_speech_close(self.speech)
+        self.c.shoal_speech_destroy.restype = None
+        self.c.shoal_speech_destroy(self.speech)
 
     def set_attention(self, kind):
         self.check(self.c.shoal_speech_set_attention(self.speech, kind.encode()))

@@ -69,7 +69,7 @@ class KindRow(ctypes.Structure):
         ("exact", c_int),
         ("keys_are_queries", c_int),
         ("unit_keys", c_int),
-        ("has_groups", c_int),
+        ("has_clusters", c_int),
         ("has_top_keys", c_int),
         ("has_seed", c_int),
         ("has_tolerance", c_int),
@@ -187,7 +187,7 @@ SIGNATURES = {
     "shoal_forward": (c_int, [c_void_p, POINTER(Inputs), c_void_p]),
     "shoal_dropout_factor": (c_float, [c_float, c_uint64, c_int64, c_int64, c_int64]),
     "shoal_backward": (c_int, [c_void_p, POINTER(Inputs), POINTER(GradientPointers)]),
-    "shoal_plan_groups": (c_void_p, [c_void_p, c_void_p]),
+    "shoal_plan_clusters": (c_void_p, [c_void_p, c_void_p]),
     "shoal_plan_top_keys": (c_void_p, [c_void_p, c_void_p]),
     "shoal_plan_picked": (c_int, [c_void_p, c_void_p, POINTER(Attention)]),
     "shoal_error_estimate": (

@@ -125,7 +125,7 @@ SIGNATURES = {
         c_int,
         [c_void_p, c_char_p, POINTER(SpeechOptions), POINTER(c_void_p)],
     ),
-    "shoal_speech_close": (None, [c_void_p]),
+    "shoal_speech_destroy": (None, [c_void_p]),
     "shoal_speech_transcribe": (
         c_int,
         [
@@ -236,7 +236,7 @@ class Speech(LibraryHandle):
     _busy_message = (
         "it is transcribing, one recording at a time; finish or close that iterator first"
     )
-    _close_function = "shoal_speech_close"
+    _close_function = "shoal_speech_destroy"
 
     def __init__(
         self,

@@ -57,8 +57,8 @@ SIGNATURES = {
         ctypes.c_int,
         [c_void_p, c_char_p, POINTER(TextOptions), POINTER(c_void_p)],
     ),
-    "shoal_text_encoder_close": (None, [c_void_p]),
-    "shoal_text_encoder_info": (POINTER(TextInfo), [c_void_p]),
+    "shoal_text_encoder_destroy": (None, [c_void_p]),
+    "shoal_text_encoder_describe": (POINTER(TextInfo), [c_void_p]),
     "shoal_text_encoder_embed": (
         ctypes.c_int,
         [c_void_p, c_int64, c_void_p, c_void_p, c_void_p],
@@ -81,7 +81,7 @@ class TextEncoder(LibraryHandle):
 
     __module__ = "shoal"
     _what = "the encoder"
-    _close_function = "shoal_text_encoder_close"
+    _close_function = "shoal_text_encoder_destroy"
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class TextEncoder(LibraryHandle):
                 self._context, path, byref(options), byref(self._native)
             )
         )
-        info = self._lib.shoal_text_encoder_info(self._native).contents
+        info = self._lib.shoal_text_encoder_describe(self._native).contents
         self.type: str = info.type.decode()
         self.size: int = info.size
         self.positions: int = info.positions

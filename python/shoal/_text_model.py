@@ -44,7 +44,7 @@ class TextModel(LibraryHandle):
 
     __module__ = "shoal"
     _what = "the model"
-    _close_function = "shoal_finetuned_close"
+    _close_function = "shoal_finetuned_destroy"
 
     def __init__(
         self,

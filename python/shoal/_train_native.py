@@ -17,7 +17,7 @@ CANCELLED = 5  # shoal_status, beside those of _native
 TEXT_SIZE, VALUE_SIZE = 64, 160
 IGNORED = -1  # a target that does not count
 POOLING = ("every", "mean", "first")  # shoal_pooling
-EVENTS = (  # shoal_progress_event
+EVENTS = (  # shoal_train_event
     "data",
     "begin",
     "step",
@@ -550,7 +550,7 @@ OF_CONTEXTS = {
 OF_MODELS = {
     **OF_CONTEXTS,
     "shoal_checkpoint_open": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
-    "shoal_checkpoint_close": (None, [c_void_p]),
+    "shoal_checkpoint_destroy": (None, [c_void_p]),
     "shoal_checkpoint_config": (
         c_int,
         [c_void_p, POINTER(ModelConfig), POINTER(c_uint64)],
@@ -579,7 +579,7 @@ OF_MODELS = {
 
 OF_RECOGNISERS = {
     **OF_CONTEXTS,
-    "shoal_recogniser_defaults": (RecogniserOptions, []),
+    "shoal_recogniser_options_defaults": (RecogniserOptions, []),
     "shoal_recogniser_open": (
         c_int,
         [c_void_p, c_char_p, POINTER(RecogniserOptions), POINTER(c_void_p)],
@@ -600,7 +600,7 @@ OF_TRAINING = {
     **OF_MODELS,
     "shoal_task_find": (POINTER(Task), [c_char_p]),
     "shoal_task_field": (POINTER(FieldRow), [POINTER(Task), c_int]),
-    "shoal_config_defaults": (
+    "shoal_config_init": (
         c_int,
         [c_void_p, POINTER(Task), c_char_p, c_void_p, c_size_t],
     ),
@@ -610,15 +610,15 @@ OF_TRAINING = {
         [POINTER(Task), c_void_p, c_char_p, c_char_p, c_size_t],
     ),
     "shoal_config_json": (c_size_t, [POINTER(Task), c_void_p, c_char_p, c_size_t]),
-    "shoal_run_options_defaults": (c_int, [POINTER(RunOptions), c_size_t]),
+    "shoal_run_options_init": (c_int, [POINTER(RunOptions), c_size_t]),
     "shoal_train_run": (
         c_int,
         [c_void_p, POINTER(Task), c_void_p, POINTER(RunOptions), POINTER(RunResult)],
     ),
     "shoal_run_task": (c_int, [c_void_p, c_char_p, c_char_p]),
     "shoal_run_config": (c_int, [c_void_p, POINTER(Task), c_char_p, c_void_p]),
-    "shoal_evaluation_options_defaults": (c_int, [POINTER(EvaluationOptions), c_size_t]),
-    "shoal_evaluate": (
+    "shoal_evaluation_options_init": (c_int, [POINTER(EvaluationOptions), c_size_t]),
+    "shoal_evaluation_create": (
         c_int,
         [c_void_p, c_char_p, POINTER(EvaluationOptions), POINTER(c_void_p)],
     ),
@@ -629,7 +629,7 @@ OF_TRAINING = {
         c_int,
         [c_void_p, c_char_p, POINTER(Attention), POINTER(c_void_p)],
     ),
-    "shoal_finetuned_close": (None, [c_void_p]),
+    "shoal_finetuned_destroy": (None, [c_void_p]),
     "shoal_finetuned_describe": (FinetunedInfo, [c_void_p]),
     "shoal_finetuned_class": (c_char_p, [c_void_p, c_int64]),
     "shoal_finetuned_classify": (

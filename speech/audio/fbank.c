@@ -220,7 +220,7 @@ int64_t shoal_fbank_frames(const shoal_fbank_options *options, int64_t samples) 
 }
 
 void sh_fbank_compute(fbank *f, const float *samples, int64_t count, float *out) {
-    const shoal_fbank_options options = {.centred = f->centred, .rate = f->rate};
+    const shoal_fbank_options options = {.size = sizeof(shoal_fbank_options), .centred = f->centred, .rate = f->rate};
     const frame_sizes sizes = f->sizes;
     const int window = sizes.window;
     const int64_t frames = shoal_fbank_frames(&options, count);

@@ -253,7 +253,7 @@ static void end_reading(reading *r, int threads) {
 /* A context may not be shared by threads: each has its own, of one thread. */
 static shoal_status begin_reading(shoal_corpus *corpus, reading *r) {
     const int threads = corpus->context->threads;
-    const shoal_options options = {.threads = 1};
+    const shoal_options options = {.size = sizeof(shoal_options), .threads = 1};
     *r = (reading){.corpus = corpus,
                    .contexts = calloc((size_t)threads, sizeof *r->contexts),
                    .banks = calloc((size_t)threads, sizeof *r->banks),

@@ -345,7 +345,7 @@ shoal_status shoal_lfmmi_decode(shoal_lfmmi *lfmmi, int64_t count, const int64_t
         return sh_fail(lfmmi ? lfmmi->context : NULL, SHOAL_INVALID,
                        "lfmmi, phones, begins or counts is NULL");
     TRY(check_rows(lfmmi, count, offsets, outputs));
-    const shoal_lfmmi_batch batch = {.batch = count, .offsets = offsets};
+    const shoal_lfmmi_batch batch = {.size = sizeof(shoal_lfmmi_batch), .batch = count, .offsets = offsets};
     lfmmi_call c = {.lfmmi = lfmmi,
                     .batch = &batch,
                     .outputs = outputs,

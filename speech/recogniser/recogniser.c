@@ -157,18 +157,18 @@ static shoal_status load_model(shoal_recogniser *made, const shoal_checkpoint *f
     TRY(shoal_model_create(made->context, &config, seed, 0, 0, 0, &made->model));
     TRY(shoal_checkpoint_load_average(file, made->model));
     shoal_recogniser_info *info = &made->info;
-    const bool ctc = made->config.loss == SHOAL_RECOGNISER_CTC;
+    const bool ctc = made->config.loss == SHOAL_RECOGNISER_LOSS_CTC;
     info->path = made->path;
     info->loss = (shoal_recogniser_loss)made->config.loss;
     info->topology = ctc ? SHOAL_TOPOLOGY_CTC
                          : (shoal_topology)(SHOAL_TOPOLOGY_CHAIN + made->config.topology);
-    info->characters = made->config.characters;
+    info->unit_type = made->config.characters;
     /* The silence, a phone that CTC does not have, stands for its blank. */
     info->outputs = sh_topology_outputs((int32_t)info->topology, info->units + ctc);
     info->features = made->config.features;
     info->step_seconds = (double)(info->features.hop * info->features.every) / 100;
     info->attention = config.attention;
-    made->fbank = (shoal_fbank_options){.bands = (int32_t)info->features.bands,
+    made->fbank = (shoal_fbank_options){.size = sizeof(shoal_fbank_options), .bands = (int32_t)info->features.bands,
                                         .rate = (int32_t)info->features.rate};
     if (config.outputs != info->outputs)
         return sh_fail(made->context, SHOAL_BAD_FILE, "%s: has other units than outputs",
@@ -184,7 +184,7 @@ static shoal_status make_view(shoal_recogniser *made,
                               const shoal_recogniser_options *options) {
     const shoal_features_config *features = &made->info.features;
     const shoal_model_config *model = shoal_model_settings(made->model);
-    const int64_t most = model->positions == SHOAL_LEARNED ? model->max_length
+    const int64_t most = model->positions == SHOAL_POSITIONS_LEARNED ? model->max_length
                                                            : INT32_MAX;
     const double joined = (double)made->config.join;
     const double seconds = options->piece > 0 ? options->piece
@@ -205,20 +205,20 @@ static shoal_status make_view(shoal_recogniser *made,
     }
     if (options->attention)
         TRY(shoal_attention_parse(made->context, options->attention, &kind));
-    return shoal_model_view(made->model, &kind, 1, made->piece + 2 * made->margin,
+    return shoal_model_create_view(made->model, &kind, 1, made->piece + 2 * made->margin,
                             &made->view);
 }
 
-shoal_recogniser_options shoal_recogniser_defaults(void) {
+shoal_recogniser_options shoal_recogniser_options_defaults(void) {
     shoal_recogniser_options options = {.size = sizeof options};
-    options.words = shoal_word_settings_default(SHOAL_TOPOLOGY_CTC);
+    options.words = shoal_word_settings_defaults(SHOAL_TOPOLOGY_CTC);
     options.words.lm_weight = options.words.insertion = (double)NAN;
     return options;
 }
 
 /* Fields that the caller's header does not know have their defaults. */
 static shoal_recogniser_options known(const shoal_recogniser_options *options) {
-    shoal_recogniser_options all = shoal_recogniser_defaults();
+    shoal_recogniser_options all = shoal_recogniser_options_defaults();
     if (options)
         memcpy(&all, options, options->size < sizeof all ? options->size : sizeof all);
     return all;
@@ -243,14 +243,14 @@ static shoal_status open_parts(shoal_recogniser *made, const char *path,
     shoal_status status = read_notes(made, file);
     if (status == SHOAL_OK)
         status = load_model(made, file);
-    shoal_checkpoint_close(file);
+    shoal_checkpoint_destroy(file);
     TRY(status);
     TRY(make_view(made, options));
     if (options->lexicon || options->lm)
         TRY(shoal_recogniser_set_words(made, options));
     /* Now, so that a missing file is found before a recording. */
-    if (made->info.loss == SHOAL_RECOGNISER_LFMMI && !made->words.decoder)
-        TRY(shoal_recogniser_graphs(made, NULL, &made->lfmmi));
+    if (made->info.loss == SHOAL_RECOGNISER_LOSS_LFMMI && !made->words.decoder)
+        TRY(shoal_recogniser_open_graphs(made, NULL, &made->lfmmi));
     return SHOAL_OK;
 }
 
@@ -276,8 +276,8 @@ shoal_status shoal_recogniser_open(shoal_context *context, const char *path,
 
 static void close_words(shoal_recogniser_parts *words) {
     shoal_word_decoder_destroy(words->decoder);
-    shoal_ngram_close(words->ngram);
-    shoal_lexicon_close(words->lexicon);
+    shoal_ngram_destroy(words->ngram);
+    shoal_lexicon_destroy(words->lexicon);
     *words = (shoal_recogniser_parts){0};
 }
 
@@ -304,12 +304,12 @@ shoal_status shoal_recogniser_set_words(shoal_recogniser *recogniser,
                        "words need both a lexicon and a language model");
     shoal_recogniser_parts made = {.words = all.words};
     const shoal_recogniser_info *info = &recogniser->info;
-    const shoal_word_settings usual = shoal_word_settings_default(info->topology);
+    const shoal_word_settings usual = shoal_word_settings_defaults(info->topology);
     if (isnan(made.words.lm_weight))
         made.words.lm_weight = usual.lm_weight;
     if (isnan(made.words.insertion))
         made.words.insertion = usual.insertion;
-    const shoal_lexicon_options phones = {.phones = recogniser->units,
+    const shoal_lexicon_options phones = {.size = sizeof(shoal_lexicon_options), .phones = recogniser->units,
                                           .phone_count = info->units};
     shoal_status status = SHOAL_OK;
     if (all.lexicon)
@@ -334,7 +334,7 @@ shoal_status shoal_recogniser_set_words(shoal_recogniser *recogniser,
     return SHOAL_OK;
 }
 
-shoal_status shoal_recogniser_graphs(const shoal_recogniser *recogniser,
+shoal_status shoal_recogniser_open_graphs(const shoal_recogniser *recogniser,
                                      const shoal_lexicon *lexicon, shoal_lfmmi **lfmmi) {
     if (!recogniser || !lfmmi)
         return sh_fail(NULL, SHOAL_INVALID, "recogniser or lfmmi is NULL");
@@ -384,7 +384,7 @@ static shoal_status decode(shoal_recogniser *r, heard_sound *sound,
                            shoal_recognition *found) {
     const int64_t every = r->info.features.every, outputs = r->info.outputs;
     const int64_t steps = (sound->rows + every - 1) / every, offsets[] = {0, steps};
-    const bool ctc = r->info.loss != SHOAL_RECOGNISER_LFMMI;
+    const bool ctc = r->info.loss != SHOAL_RECOGNISER_LOSS_LFMMI;
     for (int64_t i = 1; i < steps && every > 1; i++)
         memcpy(sound->outputs + i * outputs, sound->outputs + i * every * outputs,
                sizeof *sound->outputs * (size_t)outputs);
@@ -394,7 +394,7 @@ static shoal_status decode(shoal_recogniser *r, heard_sound *sound,
         return shoal_word_decoder_run(r->words.decoder, &r->words.words, 1, offsets,
                                       sound->outputs, &found->spoken);
     if (!ctc && !r->lfmmi)
-        TRY(shoal_recogniser_graphs(r, NULL, &r->lfmmi));
+        TRY(shoal_recogniser_open_graphs(r, NULL, &r->lfmmi));
     if (!ctc)
         TRY(shoal_lfmmi_decode(r->lfmmi, 1, offsets, sound->outputs, sound->units,
                                sound->begins, &found->count));
@@ -443,7 +443,7 @@ static shoal_status recognise(shoal_recogniser *r, float *frames, int64_t count,
         shoal_features_stack(config, (to < count ? to : count) - from,
                              frames + from * config->bands, sound.stacked);
         const int64_t offsets[2] = {0, end - start};
-        const shoal_model_inputs inputs = {.batch = 1,
+        const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs), .batch = 1,
                                            .offsets = offsets,
                                            .features = sound.stacked +
                                                        (start - first) *
@@ -521,7 +521,7 @@ const char *shoal_recogniser_unit(const shoal_recogniser *recogniser, int64_t un
                : NULL;
 }
 
-shoal_recogniser_parts shoal_recogniser_parts_of(const shoal_recogniser *recogniser) {
+shoal_recogniser_parts shoal_recogniser_describe_parts(const shoal_recogniser *recogniser) {
     shoal_recogniser_parts parts = {0};
     if (recogniser) {
         parts = recogniser->words;

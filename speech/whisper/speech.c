@@ -46,7 +46,7 @@ static const char *attention_of(const shoal_speech_options *options) {
 shoal_status shoal_speech_open(shoal_context *context, const char *path,
                                const shoal_speech_options *options,
                                shoal_speech **speech) {
-    const shoal_speech_options wanted = options ? *options : (shoal_speech_options){0};
+    const shoal_speech_options wanted = options ? *options : (shoal_speech_options){.size = sizeof(shoal_speech_options)};
     whisper_model *model;
     if (speech)
         *speech = NULL;
@@ -97,14 +97,14 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
     if (status == SHOAL_OK)
         status = sh_search_create(made->context, made->decoder, &made->search);
     if (status != SHOAL_OK) {
-        shoal_speech_close(made);
+        shoal_speech_destroy(made);
         return status;
     }
     *speech = made;
     return SHOAL_OK;
 }
 
-void shoal_speech_close(shoal_speech *s) {
+void shoal_speech_destroy(shoal_speech *s) {
     if (!s)
         return;
     if (s->aligner)

@@ -30,7 +30,7 @@ typedef struct transcription {
     shoal_speech *speech;
     const shoal_transcribe_options *options;
     const shoal_recording *recording;
-    shoal_segment_function *segment;
+    shoal_segment_callback *segment;
     void *user;
     window_ring *ring;
     bool pieces; /* speech is found first */
@@ -461,7 +461,7 @@ typedef struct {
     shoal_speech *speech;
     transcription *list; /* [count] */
     int count, ended, packed;
-    shoal_ended_function *function;
+    shoal_recording_callback *function;
     void *user;
     window_ring ring;
     bool stopped; /* by the caller */
@@ -600,13 +600,13 @@ static shoal_status make_aligner(shoal_speech *speech,
                : SHOAL_OK;
 }
 
-static const shoal_transcribe_options plain = {0};
+static const shoal_transcribe_options plain = {.size = sizeof(shoal_transcribe_options)};
 
 /* Segments and progress go to `user`, the ends of recordings to `ended_user`. */
 static shoal_status transcribe(shoal_speech *speech, const shoal_recording *recordings,
                                int count, const shoal_transcribe_options *options,
-                               shoal_segment_function *segment, void *user,
-                               shoal_ended_function *ended, void *ended_user) {
+                               shoal_segment_callback *segment, void *user,
+                               shoal_recording_callback *ended, void *ended_user) {
     transcription first = {.speech = speech,
                            .options = options ? options : &plain,
                            .segment = segment,
@@ -646,8 +646,8 @@ static shoal_status transcribe(shoal_speech *speech, const shoal_recording *reco
 shoal_status shoal_speech_transcribe_all(shoal_speech *speech,
                                          const shoal_recording *recordings, int count,
                                          const shoal_transcribe_options *options,
-                                         shoal_segment_function *segment,
-                                         shoal_ended_function *ended, void *user) {
+                                         shoal_segment_callback *segment,
+                                         shoal_recording_callback *ended, void *user) {
     if (!speech || (count > 0 && !recordings) || count < 0)
         return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
                        "shoal_speech_transcribe_all: an argument is NULL or negative");
@@ -670,7 +670,7 @@ static int keep_end(void *user, int index, shoal_status status,
 shoal_status shoal_speech_transcribe(shoal_speech *speech,
                                      const shoal_recording *recording,
                                      const shoal_transcribe_options *options,
-                                     shoal_segment_function *segment, void *user,
+                                     shoal_segment_callback *segment, void *user,
                                      shoal_transcription *summary) {
     if (!speech || !recording)
         return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
@@ -685,7 +685,7 @@ shoal_status shoal_speech_transcribe(shoal_speech *speech,
 
 shoal_status shoal_speech_decode(shoal_speech *speech, const float *encoded,
                                  double seconds, const shoal_transcribe_options *options,
-                                 shoal_segment_function *segment, void *user,
+                                 shoal_segment_callback *segment, void *user,
                                  shoal_transcription *summary) {
     if (!speech || !encoded)
         return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,

@@ -399,7 +399,7 @@ shoal_status sh_lexicon_end(lexicon_draft *draft, shoal_status status,
         if (status == SHOAL_OK)
             *lexicon = made;
         else
-            shoal_lexicon_close(made);
+            shoal_lexicon_destroy(made);
     }
     FREE_ALL(draft->names, draft->text, draft->entries, draft->phones, draft);
     return status;
@@ -450,7 +450,7 @@ shoal_status shoal_lexicon_open_list(shoal_context *context, const char *files,
     return status;
 }
 
-void shoal_lexicon_close(shoal_lexicon *lexicon) {
+void shoal_lexicon_destroy(shoal_lexicon *lexicon) {
     if (!lexicon)
         return;
     FREE_ALL(lexicon->text, lexicon->words, lexicon->folded, lexicon->first,

@@ -145,7 +145,7 @@ shoal_status sh_ngram_create(shoal_context *context, int order, shoal_ngram **ma
     return grow_table(*made) ? SHOAL_OK : sh_ngram_no_memory(context);
 }
 
-void shoal_ngram_close(shoal_ngram *model) {
+void shoal_ngram_destroy(shoal_ngram *model) {
     if (!model)
         return;
     for (int i = 0; i <= NGRAM_MOST_ORDER; i++) {
@@ -281,7 +281,7 @@ shoal_status shoal_ngram_open(shoal_context *context, const char *path,
     if (status == SHOAL_OK)
         status = sh_ngram_finish(*ngram, path);
     if (status != SHOAL_OK) {
-        shoal_ngram_close(*ngram);
+        shoal_ngram_destroy(*ngram);
         *ngram = NULL;
     }
     return status;

@@ -524,7 +524,7 @@ static void decode_task(void *shared, int64_t task, int thread) {
 
 /* ---- The interface ----------------------------------------------------------------- */
 
-shoal_word_settings shoal_word_settings_default(shoal_topology topology) {
+shoal_word_settings shoal_word_settings_defaults(shoal_topology topology) {
     const bool ctc = topology == SHOAL_TOPOLOGY_CTC;
     return (shoal_word_settings){.beam = 12,
                                  .tokens = 3000,

@@ -328,7 +328,7 @@ static void describe_problem(attention_case *c) {
     const case_spec *s = &c->spec;
     bool packed = s->layout == LAYOUT_PACKED || s->layout == LAYOUT_PACKED_GAPS;
     bool defaults = s->layout == LAYOUT_CONTIGUOUS || s->layout == LAYOUT_PACKED;
-    c->problem = (shoal_problem){.batch = s->batch,
+    c->problem = (shoal_problem){.size = sizeof(shoal_problem), .batch = s->batch,
                                  .heads = s->heads,
                                  .kv_heads = s->kv_heads,
                                  .queries = s->queries,
@@ -347,7 +347,7 @@ static void describe_problem(attention_case *c) {
     }
     bool lengths = s->ragged && !packed;
     bool shared = facts_of(s->attention.kind)->keys_are_queries;
-    c->inputs = (shoal_inputs){.q = c->q.data,
+    c->inputs = (shoal_inputs){.size = sizeof(shoal_inputs), .q = c->q.data,
                                .k = shared ? NULL : c->k.data,
                                .v = c->v.data,
                                .query_lengths = lengths ? c->query_lengths : NULL,
@@ -468,7 +468,7 @@ void case_forward(shoal_plan *plan, attention_case *c) {
 }
 
 void case_backward(shoal_plan *plan, attention_case *c) {
-    shoal_gradients gradients = {.out = c->out.data,
+    shoal_gradients gradients = {.size = sizeof(shoal_gradients), .out = c->out.data,
                                  .dout = c->dout.data,
                                  .dq = c->dq.data,
                                  .dk = c->dk.data,
@@ -521,7 +521,7 @@ void case_check_identical(const attention_case *a, const attention_case *b) {
 
 static bool isa_runs(const char *isa) {
     shoal_context *context = NULL;
-    bool runs = shoal_context_create(&(shoal_options){.isa = isa}, &context) == SHOAL_OK;
+    bool runs = shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .isa = isa}, &context) == SHOAL_OK;
     shoal_context_destroy(context);
     return runs;
 }
@@ -536,7 +536,7 @@ const char *test_isa(int index) {
 
 shoal_context *test_context(const char *isa, int threads) {
     shoal_context *context = NULL;
-    shoal_options options = {.isa = isa, .threads = threads};
+    shoal_options options = {.size = sizeof(shoal_options), .isa = isa, .threads = threads};
     if (shoal_context_create(&options, &context) != SHOAL_OK)
         fail_msg("no context for %s: %s", isa ? isa : "the default instruction set",
                  context ? shoal_context_message(context) : "out of memory");
@@ -634,7 +634,7 @@ static void counting_release(void *user, void *block) {
 }
 
 shoal_options counting_options(counting_allocator *allocator) {
-    return (shoal_options){.allocate = counting_allocate,
+    return (shoal_options){.size = sizeof(shoal_options), .allocate = counting_allocate,
                            .release = counting_release,
                            .user = allocator};
 }

@@ -11,10 +11,10 @@ static void check(shoal_tokenizer *tokenizer) {
     static const char text[] = "The ab\xcc\x81 [MASK] <s>don't  \xe4\xb8\xad\n12 aaaaaaaa"
                                "\xef\xac\x81\xcc\x88\xc2\xbd <mask> "
                                "\xf0\x9f\x98\x80\xe2\x80\x8d\r\n\xe2\x84\xa2";
-    shoal_text given = {.text = text,
+    shoal_text given = {.size = sizeof(shoal_text), .text = text,
                         .size = sizeof text - 1,
                         .pair = "b a",
-                        .pair_size = 3,
+                        .pair_bytes = 3,
                         .most = 24};
     shoal_tokens tokens;
     shoal_status status = shoal_tokenizer_encode(tokenizer, &given, &tokens);
@@ -53,7 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         status = sh_tokenizer_parse(fuzz_context(), "input", bytes, size, &made);
     if (judged(status))
         check(made);
-    shoal_tokenizer_close(made);
+    shoal_tokenizer_destroy(made);
     free(bytes);
     return 0;
 }

@@ -33,7 +33,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char *const given[] = {"A", "B", "SIL"};
     if (size == 0)
         return 0;
-    const shoal_lexicon_options options = {.keep_stress = data[0] == 's',
+    const shoal_lexicon_options options = {.size = sizeof(shoal_lexicon_options), .keep_stress = data[0] == 's',
                                            .phones = given,
                                            .phone_count = data[0] == 'g' ? 3 : 0};
     char *text = (char *)exact_copy(data + 1, size - 1);
@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     status = sh_lexicon_end(draft, status, &lexicon);
     if (judged(status))
         check(lexicon);
-    shoal_lexicon_close(lexicon);
+    shoal_lexicon_destroy(lexicon);
     free(text);
     return 0;
 }

@@ -25,7 +25,7 @@ int small_lfmmi_set_up(void **state) {
 }
 
 int small_lfmmi_tear_down(void **state) {
-    shoal_lexicon_close(lexicon);
+    shoal_lexicon_destroy(lexicon);
     shoal_context_destroy(context);
     remove_folder(folder);
     return 0;

@@ -120,7 +120,7 @@ static void banks_are_kaldis(void **state) {
 }
 
 static void banks_have_corners(void **state) {
-    const shoal_fbank_options centred = {.centred = 1};
+    const shoal_fbank_options centred = {.size = sizeof(shoal_fbank_options), .centred = 1};
     float samples[400] = {0}, features[3 * 40];
     assert_int_equal(shoal_fbank_frames(NULL, 0), 0);
     assert_int_equal(shoal_fbank_frames(NULL, 399), 0);
@@ -132,10 +132,10 @@ static void banks_have_corners(void **state) {
     assert_int_equal(shoal_fbank(context, NULL, samples, 400, features), SHOAL_OK);
     assert_true(fabsf(features[0] - logf(1.1920929e-7f)) < 1e-4f); /* silence */
     assert_int_equal(shoal_fbank(context, &centred, samples, 80, features), SHOAL_OK);
-    assert_int_equal(shoal_fbank(context, &(shoal_fbank_options){.bands = 201}, samples,
+    assert_int_equal(shoal_fbank(context, &(shoal_fbank_options){.size = sizeof(shoal_fbank_options), .bands = 201}, samples,
                                  400, features),
                      SHOAL_INVALID);
-    assert_int_equal(shoal_fbank(context, &(shoal_fbank_options){.rate = 11025}, samples,
+    assert_int_equal(shoal_fbank(context, &(shoal_fbank_options){.size = sizeof(shoal_fbank_options), .rate = 11025}, samples,
                                  400, features),
                      SHOAL_INVALID);
     assert_int_equal(shoal_fbank(context, NULL, NULL, 400, features), SHOAL_INVALID);
@@ -204,7 +204,7 @@ static void note_bad(void *user, const char *id, const char *reason) {
 
 static shoal_corpus_options options_of(void) {
     refused[0] = 0;
-    return (shoal_corpus_options){.cache = cache, .bad = note_bad, .user = refused};
+    return (shoal_corpus_options){.size = sizeof(shoal_corpus_options), .cache = cache, .bad = note_bad, .user = refused};
 }
 
 static shoal_corpus *open_good(const shoal_corpus_options *options) {
@@ -248,7 +248,7 @@ static void a_folder_is_read(void **state) {
             assert_true(fabsf(a.features[i] - c.features[i]) < 1e-6f);
         assert_ptr_equal(a.mean, c.mean);
         assert_true(a.mean != b.mean);
-        shoal_corpus_close(corpus);
+        shoal_corpus_destroy(corpus);
     }
 }
 
@@ -269,7 +269,7 @@ static void speakers_are_normalised(void **state) {
         }
     }
     assert_true(fabs(sum / count) < 1e-4 && fabs(squares / count - 1) < 1e-3);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
 }
 
 static uint64_t print_with(const char *speakers) {
@@ -280,7 +280,7 @@ static uint64_t print_with(const char *speakers) {
         unlink(inside("utt2spk"));
     shoal_corpus *corpus = open_good(&options);
     const uint64_t print = shoal_corpus_describe(corpus).fingerprint;
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     return print;
 }
 
@@ -312,7 +312,7 @@ static void segments_are_cut(void **state) {
     shoal_corpus_utterance(corpus, 1, &one);
     assert_string_equal(one.id, "s2");
     assert_int_equal(one.frames, 48);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     write_text("segments", "s1 a 0 0.5\ns2 nobody 0.5 1.0\ns3 c 0.1 4\n");
     open_bad(&options, "2 of 3 utterances cannot be used, the first s2");
     assert_non_null(strstr(refused, "s3: ends at 4.00 s, but its recording has 0.50 s"));
@@ -328,7 +328,7 @@ static void segments_are_cut(void **state) {
     shoal_corpus_utterance(corpus, 1, &one);
     assert_string_equal(one.id, "s2");
     assert_int_equal(one.frames, 78);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     unlink(inside("segments"));
     write_text("utt2spk", "a x\nb y\nc x\n");
 }
@@ -345,7 +345,7 @@ static void characters_are_units(void **state) {
     assert_string_equal(shoal_corpus_unit(corpus, 4), "\xc3\xa4");
     shoal_corpus_utterance(corpus, 0, &one);
     assert_memory_equal(one.labels, ((int32_t[]){1, 2, 3, 1}), sizeof(int32_t) * 4);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
 }
 
 /* What no model could keep as its units, or could not tell apart. */
@@ -365,11 +365,11 @@ static void transcripts_are_text(void **state) {
     shoal_corpus *corpus = open_good(&options); /* none of their units is left */
     assert_int_equal(shoal_corpus_describe(corpus).units, 1);
     assert_string_equal(shoal_corpus_unit(corpus, 1), "ONE");
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     write_text("letters", "a ONE\tTWO \r\nb A_B\nc \xc3\xa4");
-    shoal_corpus_close(open_good(&options));
+    shoal_corpus_destroy(open_good(&options));
     options.skip_bad = 0;
-    shoal_corpus_close(open_good(&options));
+    shoal_corpus_destroy(open_good(&options));
     options.characters = 1;
     open_bad(&options, "1 of 3 utterances cannot be used, the first b: ");
     assert_non_null(strstr(refused, "b: its transcript has \"_\""));
@@ -385,7 +385,7 @@ static void long_units_are_no_units(void **state) {
     options.skip_bad = 1;
     shoal_corpus *corpus = open_good(&options);
     assert_int_equal(shoal_corpus_describe(corpus).units, 2);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
 }
 
 /* Some editors begin a file of UTF-8 with a mark, which is no part of the first id. */
@@ -401,9 +401,9 @@ static void marks_are_passed_over(void **state) {
     shoal_utterance one;
     shoal_corpus_utterance(corpus, 0, &one);
     assert_string_equal(one.id, "a");
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     write_text("utt2spk", "\xef\xbb\xbf");
-    shoal_corpus_close(open_good(&options));
+    shoal_corpus_destroy(open_good(&options));
     write_lists();
 }
 
@@ -416,7 +416,7 @@ static void units_of_a_model_are_kept(void **state) {
     shoal_utterance one;
     shoal_corpus_utterance(corpus, 1, &one);
     assert_int_equal(one.labels[0], 4);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     options.unit_count = 3;
     open_bad(&options, "the first a: TWO is no unit of the model");
 }
@@ -445,7 +445,7 @@ static void bad_ones_are_named_and_skipped(void **state) {
     shoal_corpus *corpus = open_good(&options);
     assert_true(shoal_corpus_describe(corpus).utterances == 2 &&
                 shoal_corpus_describe(corpus).bad == 5);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     write_text("wav.scp", "a a.wav\nb sox b.wav -t wav - |\n");
     open_bad(&options, "line 2: b has a command");
     write_text("wav.scp", "a a.wav\na b.wav\n");
@@ -454,7 +454,7 @@ static void bad_ones_are_named_and_skipped(void **state) {
     memset(line, 'a', 1 << 20);
     memcpy(line, "a a.wav\nb ", 10);
     write_text("wav.scp", line);
-    shoal_corpus_close(open_good(&options)); /* one byte less than too many */
+    shoal_corpus_destroy(open_good(&options)); /* one byte less than too many */
     memset(line + (1 << 20), 'a', 10);
     write_text("wav.scp", line);
     open_bad(&options, "line 2 is longer than 1048576 bytes");
@@ -509,7 +509,7 @@ static void bad_ones_among_many(void **state) {
     shoal_corpus *corpus = open_good(&options);
     assert_int_equal(shoal_corpus_describe(corpus).utterances, MANY - 6);
     assert_int_equal(shoal_corpus_describe(corpus).bad, 6);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     write_lists();
 }
 
@@ -542,7 +542,7 @@ static void every_allocation_fails_in_turn(void **state) {
         } else {
             assert_int_equal(shoal_corpus_describe(corpus).rate, 8000);
         }
-        shoal_corpus_close(corpus);
+        shoal_corpus_destroy(corpus);
         shoal_context_destroy(poor);
         assert_int_equal(memory.live, 0);
         if (status == SHOAL_OK)
@@ -565,7 +565,7 @@ static void low_rates_are_taken(void **state) {
     assert_int_equal(shoal_corpus_describe(corpus).rate, 8000);
     shoal_corpus_utterance(corpus, 1, &one);
     assert_int_equal(one.frames, 48);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     options.fbank.rate = 16000;
     open_bad(&options, "8000 samples per second; 16000 or more are wanted");
     options.fbank.rate = 0;
@@ -577,7 +577,7 @@ static void low_rates_are_taken(void **state) {
     assert_int_equal(shoal_corpus_describe(corpus).rate, 8000);
     shoal_corpus_utterance(corpus, 1, &one);
     assert_int_equal(one.frames, 48);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     write_lists();
 }
 
@@ -596,7 +596,7 @@ static void one_low_recording_decides_nothing(void **state) {
         shoal_corpus *corpus = open_good(&options);
         assert_int_equal(shoal_corpus_describe(corpus).rate, 16000);
         assert_int_equal(shoal_corpus_describe(corpus).utterances, 2);
-        shoal_corpus_close(corpus);
+        shoal_corpus_destroy(corpus);
     }
     /* what no utterance is of does not count */
     write_rates(8000, 8000, 48000);
@@ -605,7 +605,7 @@ static void one_low_recording_decides_nothing(void **state) {
     options.skip_bad = 0;
     shoal_corpus *corpus = open_good(&options);
     assert_int_equal(shoal_corpus_describe(corpus).rate, 16000);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     unlink(inside("segments"));
     write_lists();
 }
@@ -620,7 +620,7 @@ static void speed_changes_the_length(void **state) {
     assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
     shoal_corpus_utterance(corpus, 0, &one);
     assert_int_equal(one.frames, 78); /* 12,800 samples */
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     options.speed = 3;
     open_bad(&options, "speed");
 }
@@ -644,7 +644,7 @@ static void speeds_have_the_same_utterances(void **state) {
     const shoal_corpus_info info = shoal_corpus_describe(plain);
     assert_true(info.utterances == 2 && info.bad == 1 && info.speakers == 2 &&
                 info.frames == 146 && info.labels == 3 && info.most_labels == 2);
-    shoal_corpus_close(plain);
+    shoal_corpus_destroy(plain);
     write_text("text", "a ONE TWO\nb TWO\nc"); /* the same as if it had been bad before */
     options.skip_bad = 1;
     const char *const units[] = {"ONE", "THREE", "TWO"};
@@ -653,8 +653,8 @@ static void speeds_have_the_same_utterances(void **state) {
     plain = open_good(&options);
     assert_true(shoal_corpus_describe(plain).fingerprint == info.fingerprint);
     assert_int_equal(shoal_corpus_keep_common(plain, NULL), SHOAL_INVALID);
-    shoal_corpus_close(plain);
-    shoal_corpus_close(fast);
+    shoal_corpus_destroy(plain);
+    shoal_corpus_destroy(fast);
     write_sound("c.wav", 16000, 8000);
     write_lists();
 }
@@ -675,7 +675,7 @@ static void damage_is_mended(void **state) {
     shoal_corpus_options options = options_of();
     char command[600], path[512] = "";
     options.cache = fresh;
-    shoal_corpus_close(open_good(&options));
+    shoal_corpus_destroy(open_good(&options));
     snprintf(command, sizeof command, "ls %s/*.features", fresh);
     FILE *list = popen(command, "r");
     assert_non_null(fgets(path, sizeof path, list));
@@ -688,19 +688,19 @@ static void damage_is_mended(void **state) {
         flip_a_byte(path, places[i]);
         shoal_corpus *corpus = open_good(&options);
         assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
-        shoal_corpus_close(corpus);
+        shoal_corpus_destroy(corpus);
     }
     assert_int_equal(truncate(path, whole.st_size / 2), 0);
     shoal_corpus *corpus = open_good(&options);
     assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     corpus = open_good(&options);
     assert_int_equal(shoal_corpus_describe(corpus).cached, 1);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     write_sound("c.wav", 16000, 8001); /* another recording under the same name */
     corpus = open_good(&options);
     assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     remove_folder(fresh);
 }
 

@@ -83,7 +83,7 @@ static void bits_are_the_same_on_any_threads(void **state) {
     for (int threads = 1; threads <= 4; threads++) {
         shoal_context *own;
         shoal_lfmmi_result result;
-        const shoal_options options = {.threads = threads};
+        const shoal_options options = {.size = sizeof(shoal_options), .threads = threads};
         assert_int_equal(shoal_context_create(&options, &own), SHOAL_OK);
         shoal_lfmmi *lfmmi = make_loss(own, NULL);
         fill_random(y, STEPS * MOST_OUTPUTS, 2, 5);

@@ -45,7 +45,7 @@ enum { WORDS = 5 };
 /* Words that begin alike, two that sound alike, one with two pronunciations. */
 static void make_lexicon(toy *t) {
     static const char *const options_names[] = {"X", "Y", "Z"};
-    shoal_lexicon_options options = {.phones = options_names, .phone_count = 3};
+    shoal_lexicon_options options = {.size = sizeof(shoal_lexicon_options), .phones = options_names, .phone_count = 3};
     char text[ROOM] = "", line[64];
     char first[8], second[24];
     snprintf(first, sizeof first, "%s", phone_names[below(3)]);
@@ -132,8 +132,8 @@ static void make_toy(toy *t, int number) {
 
 static void free_toy(toy *t) {
     shoal_word_decoder_destroy(t->decoder);
-    shoal_ngram_close(t->ngram);
-    shoal_lexicon_close(t->lexicon);
+    shoal_ngram_destroy(t->ngram);
+    shoal_lexicon_destroy(t->lexicon);
 }
 
 /* ---- Everything -------------------------------------------------------------------- */
@@ -454,7 +454,7 @@ static void refusals(void **state) {
                      SHOAL_OK);
     assert_int_equal(shoal_word_decoder_describe(decoder).words, WORDS);
     shoal_word_decoder_destroy(decoder);
-    shoal_ngram_close(other);
+    shoal_ngram_destroy(other);
     free_toy(&t);
 }
 
@@ -508,7 +508,7 @@ static void english_words(void **state) {
     drawn = 5;
     const int64_t offsets[] = {0, speak(lexicon, said, COUNT, OUTPUTS, values)};
     const shoal_word_settings settings =
-        shoal_word_settings_default(SHOAL_TOPOLOGY_CHAIN);
+        shoal_word_settings_defaults(SHOAL_TOPOLOGY_CHAIN);
     assert_int_equal(shoal_word_decoder_run(decoder, &settings, 1, offsets, values,
                                             &spoken),
                      SHOAL_OK);
@@ -517,8 +517,8 @@ static void english_words(void **state) {
     for (int i = 0; i < COUNT; i++)
         assert_string_equal(spoken.strings[0].words[i].text, said[i]);
     shoal_word_decoder_destroy(decoder);
-    shoal_ngram_close(ngram);
-    shoal_lexicon_close(lexicon);
+    shoal_ngram_destroy(ngram);
+    shoal_lexicon_destroy(lexicon);
 }
 
 int main(void) {

@@ -147,10 +147,10 @@ static shoal_status take_line(tsv_file *f, char *line, text_set *set) {
     }
     if (!take_label(f, f->fields[f->places[2]], &label))
         return SHOAL_OK;
-    const shoal_text text = {.text = f->fields[f->places[0]],
-                             .size = -1,
+    const shoal_text text = {.size = sizeof(shoal_text), .text = f->fields[f->places[0]],
+                             .bytes = SHOAL_TERMINATED,
                              .pair = task->columns[1] ? f->fields[f->places[1]] : NULL,
-                             .pair_size = -1,
+                             .pair_bytes = SHOAL_TERMINATED,
                              .most = reader->max_length};
     const shoal_status status = shoal_tokenizer_encode(reader->tokenizer, &text, &tokens);
     if (status == SHOAL_OK)

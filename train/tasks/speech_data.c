@@ -31,7 +31,7 @@ typedef struct {
 static int show_progress(void *user, int64_t done, int64_t all) {
     const reading *at = user;
     const shoal_train_callbacks *callbacks = at->opening->callbacks;
-    const shoal_train_progress progress = {.event = SHOAL_AT_DATA,
+    const shoal_train_progress progress = {.event = SHOAL_TRAIN_EVENT_DATA,
                                            .what = at->folder,
                                            .done = done,
                                            .all = all};
@@ -82,7 +82,7 @@ static shoal_status open_speed(reading *at, const shoal_speech_train_config *con
     const shoal_train_callbacks *callbacks = at->opening->callbacks;
     char cache[SH_PATH], message[sizeof context->message];
     TRY(sh_speech_cache(context, config->cache, cache));
-    const shoal_corpus_options options = {.labels = config->labels,
+    const shoal_corpus_options options = {.size = sizeof(shoal_corpus_options), .labels = config->labels,
                                           .characters = config->units,
                                           .pieces = config->pieces,
                                           .skip_bad = config->skip_bad,
@@ -102,7 +102,7 @@ static shoal_status open_speed(reading *at, const shoal_speech_train_config *con
         shoal_corpus_open(context, at->folder, &options, &set->corpora[speed]);
     if (callbacks->progress)
         callbacks->progress(callbacks->user,
-                            &(shoal_train_progress){.event = SHOAL_AT_END});
+                            &(shoal_train_progress){.event = SHOAL_TRAIN_EVENT_END});
     if (status == SHOAL_OK || status == SHOAL_NO_MEMORY)
         return status;
     if (sh_cancelled(callbacks))
@@ -195,7 +195,7 @@ shoal_status sh_speech_check_units(const shoal_task_opening *opening, const char
     reading at = {.opening = opening, .folder = dev, .quiet = config->skip_bad != 0};
     pool memory = {.context = context};
     shoal_corpus *first, *second = NULL;
-    shoal_corpus_options options = {.labels = config->labels,
+    shoal_corpus_options options = {.size = sizeof(shoal_corpus_options), .labels = config->labels,
                                     .characters = config->units,
                                     .pieces = config->pieces,
                                     .skip_bad = 1,
@@ -221,15 +221,15 @@ shoal_status sh_speech_check_units(const shoal_task_opening *opening, const char
                          "choose others, and --skip-bad leaves such utterances out",
                          message, names[config->units], config->labels);
     }
-    shoal_corpus_close(first);
-    shoal_corpus_close(second);
+    shoal_corpus_destroy(first);
+    shoal_corpus_destroy(second);
     sh_pool_free(&memory);
     return status == SHOAL_INVALID ? SHOAL_BAD_FILE : status;
 }
 
 void sh_speech_close(speech_set *set) {
     for (int i = 0; i < set->speeds; i++)
-        shoal_corpus_close(set->corpora[i]);
+        shoal_corpus_destroy(set->corpora[i]);
     sh_pool_free(&set->memory);
     *set = (speech_set){0};
 }
@@ -531,7 +531,7 @@ shoal_status sh_speech_fill(const speech_set *set, shoal_context *context, int64
 }
 
 shoal_model_inputs sh_speech_inputs(const speech_batch *batch) {
-    return (shoal_model_inputs){.batch = batch->count,
+    return (shoal_model_inputs){.size = sizeof(shoal_model_inputs), .batch = batch->count,
                                 .offsets = batch->offsets,
                                 .features = batch->features,
                                 .first_row = batch->first_row,

@@ -25,7 +25,7 @@ shoal_status sh_lexicon_open(shoal_context *context, const char *files,
             paths[count] = one;
         count++;
     }
-    const shoal_lexicon_options options = {.phones = phones, .phone_count = phone_count};
+    const shoal_lexicon_options options = {.size = sizeof(shoal_lexicon_options), .phones = phones, .phone_count = phone_count};
     const shoal_status status =
         count == 0 || count > MOST_FILES
             ? sh_fail(context, SHOAL_BAD_FILE, "--lexicon has %s",
