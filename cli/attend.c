@@ -192,8 +192,9 @@ static void parse_kind(attend_job *job) {
 
 /* ---- Reading ---------------------------------------------------------------------- */
 
-static const char *const type_names[] =
-    {[SHOAL_DTYPE_FLOAT32] = "float32", [SHOAL_DTYPE_INT32] = "int32", [SHOAL_DTYPE_FLOAT16] = "float16"};
+static const char *const type_names[] = {[SHOAL_DTYPE_FLOAT32] = "float32",
+                                         [SHOAL_DTYPE_INT32] = "int32",
+                                         [SHOAL_DTYPE_FLOAT16] = "float16"};
 
 static size_t element_bytes(shoal_dtype dtype) {
     return dtype == SHOAL_DTYPE_FLOAT16 ? 2 : 4;
@@ -201,7 +202,7 @@ static size_t element_bytes(shoal_dtype dtype) {
 
 static size_t array_bytes(const shoal_array *array) {
     size_t bytes = element_bytes(array->dtype);
-    for (int i = 0; i < array->rank; i++)
+    for (int i = 0; i < array->dimensions; i++)
         bytes *= (size_t)array->shape[i];
     return bytes;
 }
@@ -210,7 +211,7 @@ enum { SHAPE_TEXT = 200 };
 
 static const char *shape_text(const shoal_array *array, char text[SHAPE_TEXT]) {
     size_t used = (size_t)snprintf(text, SHAPE_TEXT, "[");
-    for (int i = 0; i < array->rank && used < SHAPE_TEXT; i++)
+    for (int i = 0; i < array->dimensions && used < SHAPE_TEXT; i++)
         used += (size_t)snprintf(text + used, SHAPE_TEXT - used, "%s%" PRId64,
                                  i ? ", " : "", array->shape[i]);
     if (used < SHAPE_TEXT)
@@ -240,7 +241,7 @@ static void read_input(attend_job *job, int which) {
     const bool is_half = array->dtype == SHOAL_DTYPE_FLOAT16 &&
                          expected[which].dtype == SHOAL_DTYPE_FLOAT32;
     if ((array->dtype != expected[which].dtype && !is_half) ||
-        array->rank != expected[which].rank)
+        array->dimensions != expected[which].rank)
         die(EXIT_BAD_INPUT, "%s is %s %s; it must be %s %s", path,
             type_names[array->dtype], shape_text(array, text),
             type_names[expected[which].dtype], expected[which].layout);
@@ -305,7 +306,8 @@ static void load_inputs(attend_job *job) {
     const int64_t *q = job->inputs[INPUT_Q].shape, *v = job->inputs[INPUT_V].shape;
     const int64_t *groups = job->inputs[INPUT_GROUPS].shape;
     const int64_t *grad = job->inputs[INPUT_GRAD_OUT].shape;
-    job->problem = (shoal_problem){.size = sizeof(shoal_problem), .batch = q[0],
+    job->problem = (shoal_problem){.size = sizeof(shoal_problem),
+                                   .batch = q[0],
                                    .heads = q[1],
                                    .kv_heads = v[1],
                                    .queries = q[2],
@@ -414,8 +416,9 @@ static void run_slice(attend_job *job, const shoal_problem *part, shoal_plan *pl
          .v = input_part(job, INPUT_V, slice),
          .query_lengths = job->query_lengths ? job->query_lengths + sequence : NULL,
          .key_lengths = job->key_lengths ? job->key_lengths + sequence : NULL,
-         .groups = input_part(job, INPUT_GROUPS, slice)};
-    const shoal_gradients gradients = {.size = sizeof(shoal_gradients), .out = output_part(job, OUTPUT_OUT, slice),
+         .clusters = input_part(job, INPUT_GROUPS, slice)};
+    const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                       .out = output_part(job, OUTPUT_OUT, slice),
                                        .dout = input_part(job, INPUT_GRAD_OUT, slice),
                                        .dq = output_part(job, OUTPUT_GRAD_Q, slice),
                                        .dk = output_part(job, OUTPUT_GRAD_K, slice),
@@ -481,8 +484,9 @@ static void reserve_outputs(attend_job *job) {
         shoal_array *array = &job->outputs[i];
         if (i != OUTPUT_OUT && !job->output_paths[i])
             continue;
-        array->dtype = i == OUTPUT_GROUPS || i == OUTPUT_TOP ? SHOAL_DTYPE_INT32 : p->dtype;
-        array->rank = i == OUTPUT_GROUPS ? 3 : 4;
+        array->dtype = i == OUTPUT_GROUPS || i == OUTPUT_TOP ? SHOAL_DTYPE_INT32
+                                                             : p->dtype;
+        array->dimensions = i == OUTPUT_GROUPS ? 3 : 4;
         memcpy(array->shape, shapes[i], sizeof shapes[i]);
         int64_t bytes = (int64_t)element_bytes(array->dtype);
         bool overflow = false;
@@ -537,7 +541,8 @@ static void spell_in_full(const shoal_attention *attention, char *text, size_t s
     if (attention->kind == SHOAL_KIND_I_CLUSTERED)
         used +=
             (size_t)snprintf(text + used, size - used, ":topk=%" PRId32, attention->topk);
-    if (attention->kind == SHOAL_KIND_CLUSTERED || attention->kind == SHOAL_KIND_I_CLUSTERED)
+    if (attention->kind == SHOAL_KIND_CLUSTERED ||
+        attention->kind == SHOAL_KIND_I_CLUSTERED)
         used += (size_t)snprintf(text + used, size - used,
                                  "%cbits=%" PRId32 ",iterations=%" PRId32,
                                  strchr(text, ':') ? ',' : ':', attention->bits,

@@ -240,7 +240,8 @@ int evaluate_run(const char *command, shoal_context *context, const char *path, 
     options->kinds = kinds;
     options->callbacks = show_training("");
     progress_begin(2);
-    const shoal_status status = shoal_evaluation_create(context, path, options, evaluation);
+    const shoal_status status =
+        shoal_evaluation_create(context, path, options, evaluation);
     progress_end();
     if (status != SHOAL_OK)
         return complain_status(status,

@@ -84,10 +84,12 @@ shoal_transport *ranks_open(const char *variable, long size, const char *advice)
             "libopenmpi-dev), or start one process, without a launcher",
             variable, LIBRARY, dlerror());
     open_function *open = (open_function *)(uintptr_t)dlsym(library, "shoal_mpi_create");
-    job.close = (void (*)(shoal_transport *))(uintptr_t)dlsym(library, "shoal_mpi_destroy");
+    job.close =
+        (void (*)(shoal_transport *))(uintptr_t)dlsym(library, "shoal_mpi_destroy");
     if (!open || !job.close)
         die(EXIT_RESOURCES, "%s is not of this version", LIBRARY);
-    const shoal_mpi_options options = {.size = sizeof(shoal_mpi_options), .patience = patience ? strtod(patience, NULL) : 0,
+    const shoal_mpi_options options = {.size = sizeof(shoal_mpi_options),
+                                       .patience = patience ? strtod(patience, NULL) : 0,
                                        .lost = lose};
     static double seconds;
     pthread_t watcher;

@@ -577,12 +577,12 @@ static int train(train_job *job, shoal_context *context) {
 /* The dataset of GLUE, spelled as there. */
 static const char *find_dataset(const char *word) {
     char names[256] = "";
-    shoal_glue_info glue;
-    for (int i = 0; shoal_glue_describe(i, &glue); i++) {
-        if (strcasecmp(glue.name, word) == 0)
-            return glue.name;
+    const shoal_glue_info *glue;
+    for (int i = 0; (glue = shoal_glue_describe(i)); i++) {
+        if (strcasecmp(glue->name, word) == 0)
+            return glue->name;
         const size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", glue.name);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", glue->name);
     }
     die(EXIT_USAGE, "there is no task %s of GLUE; there are %s", word, names);
 }
@@ -631,7 +631,7 @@ static void take_task(train_job *job, const char *name) {
             name);
     if (loss && strcmp(loss, "lf-mmi") == 0 && strcmp(name, "speech") == 0)
         shoal_config_init(NULL, run->task, paper ? "paper-lf-mmi" : "lf-mmi",
-                              &run->config, size);
+                          &run->config, size);
 }
 
 int train_command(int count, char **arguments) {

@@ -25,6 +25,7 @@
 
 #include "exact/exact.h"
 #include "exact/tilt.h"
+#include "shoal_inspect.h"
 
 enum { CHUNK = 32 }; /* positions in a chunk of lsh */
 
@@ -485,7 +486,7 @@ void exact_destroy(exact_head *head) {
 typedef struct {
     const void *data;
     shoal_dtype dtype;
-    shoal_strides strides;
+    const shoal_strides *strides; /* NULL: contiguous */
     int64_t heads, positions, features;
     const int64_t *offsets, *lengths; /* either may be NULL */
     bool packed;
@@ -515,12 +516,11 @@ static double element_of(const array *a, int64_t at) {
 
 /* to [live][features] = the live positions of one head, in double. */
 static void copy_head(const array *a, int64_t b, int64_t h, double *to) {
-    shoal_strides s = a->strides;
-    if (s.batch == 0 && s.head == 0 && s.position == 0) {
-        s.position = a->packed ? a->heads * a->features : a->features;
-        s.head = a->packed ? a->features : a->positions * a->features;
-        s.batch = a->heads * a->positions * a->features;
-    }
+    shoal_strides s = {.position = a->packed ? a->heads * a->features : a->features,
+                       .head = a->packed ? a->features : a->positions * a->features,
+                       .batch = a->heads * a->positions * a->features};
+    if (a->strides)
+        s = *a->strides;
     const int64_t from = h * s.head +
                          (a->packed ? a->offsets[b] * s.position : b * s.batch);
     for (int64_t i = 0; i < live_positions(a, b); i++)
@@ -528,22 +528,18 @@ static void copy_head(const array *a, int64_t b, int64_t h, double *to) {
             *to++ = element_of(a, from + i * s.position + f);
 }
 
-static int64_t pair_at(const shoal_problem *problem, shoal_pair_strides s, int64_t b,
-                       int64_t h, int64_t i, int64_t l) {
-    if (s.batch == 0 && s.head == 0 && s.query == 0 && s.key == 0) {
-        s.key = 1;
-        s.query = problem->keys;
-        s.head = problem->queries * s.query;
-        s.batch = problem->heads * s.head;
-    }
-    return b * s.batch + h * s.head + i * s.query + l * s.key;
+static int64_t pair_at(const shoal_problem *problem, const shoal_pair_strides *s,
+                       int64_t b, int64_t h, int64_t i, int64_t l) {
+    if (!s)
+        return ((b * problem->heads + h) * problem->queries + i) * problem->keys + l;
+    return b * s->batch + h * s->head + i * s->query + l * s->key;
 }
 
-static int64_t key_at(const shoal_problem *problem, shoal_strides s, int64_t b, int64_t h,
-                      int64_t l) {
-    if (s.batch == 0 && s.head == 0 && s.position == 0)
+static int64_t key_at(const shoal_problem *problem, const shoal_strides *s, int64_t b,
+                      int64_t h, int64_t l) {
+    if (!s)
         return (b * problem->heads + h) * problem->keys + l;
-    return b * s.batch + h * s.head + l * s.position;
+    return b * s->batch + h * s->head + l * s->position;
 }
 
 /* The biases, the mask and causal order are one bias. */
@@ -621,7 +617,7 @@ exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
     /* The head's q, k and v; `own_keys`: the keys are not the queries. */
     q = (array){.data = inputs->q,
                 .dtype = problem->dtype,
-                .strides = problem->q,
+                .strides = problem->q_strides,
                 .heads = problem->heads,
                 .positions = problem->queries,
                 .features = problem->dim,
@@ -630,7 +626,7 @@ exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
                 .packed = problem->packed != 0};
     k = q;
     k.data = inputs->k;
-    k.strides = problem->k;
+    k.strides = problem->k_strides;
     k.heads = problem->kv_heads ? problem->kv_heads : problem->heads;
     k.positions = problem->keys;
     if (own_keys) {
@@ -639,7 +635,7 @@ exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
     }
     v = k;
     v.data = inputs->v;
-    v.strides = problem->v;
+    v.strides = problem->v_strides;
     v.features = problem->value_dim;
     exact_head *head = exact_create(&used, live_positions(&q, b), live_positions(&v, b),
                                     q.features, v.features);

@@ -87,7 +87,8 @@ static shoal_status make_batch(void *place, shoal_part part, int64_t number,
                                          config->length,
                                          data->tokens + b * config->length);
     }
-    *inputs = (shoal_model_inputs){.size = sizeof(shoal_model_inputs), .batch = data->count,
+    *inputs = (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                   .batch = data->count,
                                    .offsets = data->offsets,
                                    .tokens = data->tokens,
                                    .first_row = first * config->length,

@@ -100,7 +100,7 @@ extern "C" {
 #define SHOAL_VERSION_PATCH 0
 #define SHOAL_VERSION "1.0.0rc1"
 /* For comparisons by the preprocessor: 10203 is version 1.2.3. */
-#define SHOAL_VERSION_NUMBER \
+#define SHOAL_VERSION_NUMBER                                                             \
     (SHOAL_VERSION_MAJOR * 10000 + SHOAL_VERSION_MINOR * 100 + SHOAL_VERSION_PATCH)
 
 /* Version of the library at run time: SHOAL_VERSION and SHOAL_VERSION_NUMBER of the
@@ -110,12 +110,12 @@ SHOAL_API int shoal_version_number(void);
 
 /* Defines T_defaults(), which returns a T whose size is set and whose other fields
    are 0. */
-#define SHOAL_ZERO_DEFAULTS(T)             \
-    static inline T T##_defaults(void) {   \
-        T made;                            \
-        memset(&made, 0, sizeof made);     \
-        made.size = sizeof made;           \
-        return made;                       \
+#define SHOAL_ZERO_DEFAULTS(T)                                                           \
+    static inline T T##_defaults(void) {                                                 \
+        T made;                                                                          \
+        memset(&made, 0, sizeof made);                                                   \
+        made.size = sizeof made;                                                         \
+        return made;                                                                     \
     }
 
 /* ---- Status ----------------------------------------------------------------------- */
@@ -184,9 +184,9 @@ typedef enum {
                                               and the weights of all other keys are
                                               corrected for each query; plain "shoal"
                                               chooses C from the sizes */
-    SHOAL_KIND_AUTO,        /* auto           full or shoal, whichever suits the problem */
-    SHOAL_KIND_LOCAL,       /* local-W        only keys at most W/2 positions away */
-    SHOAL_KIND_STRIDED,     /* strided-W      those, and keys a multiple of W away */
+    SHOAL_KIND_AUTO,    /* auto           full or shoal, whichever suits the problem */
+    SHOAL_KIND_LOCAL,   /* local-W        only keys at most W/2 positions away */
+    SHOAL_KIND_STRIDED, /* strided-W      those, and keys a multiple of W away */
     SHOAL_KIND_Q_CLUSTERED, /* q-clustered-C  i-clustered with groups=keys and
                                               normaliser=query, and other defaults */
 } shoal_kind;
@@ -227,11 +227,11 @@ typedef struct {
     /* shoal: */
     int32_t keyclusters; /* M: key clusters used to correct the weights of non-exact keys
                             for each query */
-    int32_t block;       /* number of similar queries of a cluster that share exact keys */
-    int32_t pool;        /* keys of a cluster from which its blocks choose */
-    int32_t near;        /* also exact: keys up to so many positions before and after a
+    int32_t block;   /* number of similar queries of a cluster that share exact keys */
+    int32_t pool;    /* keys of a cluster from which its blocks choose */
+    int32_t near;    /* also exact: keys up to so many positions before and after a
                             query, if there are as many keys as queries */
-    float tolerance;     /* auto: the largest accepted relative error; 0: no limit */
+    float tolerance; /* auto: the largest accepted relative error; 0: no limit */
     uint64_t seed;
     int32_t reserved[8];
 } shoal_attention;
@@ -302,7 +302,7 @@ typedef enum {
 typedef struct {
     size_t size;
     int64_t batch, heads;
-    int64_t kv_heads; /* a divisor of heads: query head h uses key/value head
+    int64_t kv_heads;      /* a divisor of heads: query head h uses key/value head
                          h / (heads / kv_heads). 0: as many as heads */
     int64_t queries, keys; /* N and S: positions; of packed problems those of the longest
                               sequence */
@@ -342,7 +342,7 @@ typedef struct {
                       sequence b has positions offsets[b] .. offsets[b + 1] - 1 */
     const int32_t *clusters; /* [batch][heads][queries], each in 0 .. clusters - 1 at
                       positions that are not padding; NULL: found by the kind itself */
-    void *state;   /* memory of shoal_plan_state_size bytes, aligned to 64, that forward
+    void *state; /* memory of shoal_plan_state_size bytes, aligned to 64, that forward
                       writes and backward reads, so that one plan serves many layers;
                       NULL: the plan's own */
     /* Added to the scaled scores of a key for all queries, [batch][heads][keys] or NULL.
@@ -354,7 +354,7 @@ typedef struct {
     const float *bias;   /* added to the scaled scores; -inf hides the key */
     const uint8_t *mask; /* 0 hides the key */
     const shoal_pair_strides *bias_strides, *mask_strides; /* NULL: contiguous */
-    uint64_t dropout_seed; /* see shoal_dropout_factor */
+    uint64_t dropout_seed;                                 /* see shoal_dropout_factor */
 } shoal_inputs;
 SHOAL_ZERO_DEFAULTS(shoal_inputs)
 

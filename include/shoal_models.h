@@ -133,9 +133,9 @@ typedef struct {
     int64_t layers, heads, head_dim;
     int64_t feed_forward;      /* inner width of the feed-forward */
     shoal_attention attention; /* all fields 0: full */
-    int32_t shared_qk; /* nonzero: one projection for queries and keys, as lsh and
+    int32_t shared_qk;         /* nonzero: one projection for queries and keys, as lsh and
                           shared-full always have */
-    shoal_norm norm;   /* before each block, or after its residual sum */
+    shoal_norm norm;           /* before each block, or after its residual sum */
     shoal_activation activation;
     shoal_positions positions; /* unused if there are only the layers */
     shoal_pooling pooling;
@@ -468,8 +468,7 @@ SHOAL_API void shoal_checkpoint_destroy(shoal_checkpoint *checkpoint);
 /* The value of a note, which the checkpoint owns; NULL if there is none. */
 SHOAL_API const char *shoal_checkpoint_note(const shoal_checkpoint *checkpoint,
                                             const char *key);
-/* The model's configuration, and the seed that it was created with. Either may be
-   NULL. */
+/* The model's configuration, and the seed that it was created with. */
 SHOAL_API shoal_status shoal_checkpoint_config(const shoal_checkpoint *checkpoint,
                                                shoal_model_config *config,
                                                uint64_t *seed);
@@ -691,8 +690,8 @@ typedef struct {
     shoal_dtype dtype;
     int dimensions;
     int64_t shape[SHOAL_MAX_DIMENSIONS];
-    void *data;           /* C order */
-    void *mapping;        /* private; leave both 0 in arrays of your own */
+    void *data;    /* C order */
+    void *mapping; /* private; leave both 0 in arrays of your own */
     size_t mapping_bytes;
 } shoal_array;
 

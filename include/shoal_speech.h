@@ -341,11 +341,11 @@ typedef enum {
 
 typedef struct {
     size_t size;
-    const char *labels;         /* the file of transcripts; NULL: "text" */
-    shoal_units unit_type;      /* not SHOAL_UNITS_AUTO */
-    int32_t skip_bad;           /* nonzero: leave out utterances that cannot be used */
-    shoal_normalise normalise;  /* of mean and variance, per band */
-    double speed;               /* factor of the playing speed, 0.5 to 2; 0: 1 */
+    const char *labels;        /* the file of transcripts; NULL: "text" */
+    shoal_units unit_type;     /* not SHOAL_UNITS_AUTO */
+    int32_t skip_bad;          /* nonzero: leave out utterances that cannot be used */
+    shoal_normalise normalise; /* of mean and variance, per band */
+    double speed;              /* factor of the playing speed, 0.5 to 2; 0: 1 */
     shoal_fbank_options fbank;
     const char *cache;        /* existing folder for the file of features */
     const char *const *units; /* [unit_count] of a model, in the order of strcmp; NULL:
@@ -561,7 +561,7 @@ typedef struct {
     const shoal_word_string *strings; /* [count], different words, best first; there may
                                          be fewer than nbest */
     int64_t count;                    /* at least 1 */
-    int32_t whole;        /* 0: no path reached the end of a word in the last step, and
+    int32_t whole;         /* 0: no path reached the end of a word in the last step, and
                              this is the best partial path */
     double tokens_of_step; /* mean number of paths */
 } shoal_spoken;
@@ -674,8 +674,8 @@ SHOAL_API shoal_status shoal_lfmmi_decode(shoal_lfmmi *lfmmi, int64_t count,
    position sees `context` frames. */
 typedef struct {
     size_t size;
-    int64_t bands;             /* of the filter banks */
-    int64_t rate;              /* samples per second: 16000 or 8000 */
+    int64_t bands; /* of the filter banks */
+    int64_t rate;  /* samples per second: 16000 or 8000 */
     shoal_normalise normalise;
     int64_t hop;     /* frames (10 ms) from one position to the next */
     int64_t context; /* frames that a position sees */

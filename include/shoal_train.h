@@ -112,21 +112,21 @@ typedef struct {
 typedef struct {
     shoal_train_config train;
     shoal_recogniser_loss loss;
-    shoal_units units; /* default: SHOAL_UNITS_AUTO */
+    shoal_units units;            /* default: SHOAL_UNITS_AUTO */
     char labels[SHOAL_TEXT_SIZE]; /* the file of transcripts */
-    int64_t bands, rate;  /* of features; samples per second, 0: as the train part has */
+    int64_t bands, rate; /* of features; samples per second, 0: as the train part has */
     shoal_normalise normalise;
-    int32_t whole;        /* LF-MMI: utterances begin and end as transcripts do */
-    int64_t hop, context; /* frames between positions, and that a position sees */
+    int32_t whole;                /* LF-MMI: utterances begin and end as transcripts do */
+    int64_t hop, context;         /* frames between positions, and that a position sees */
     char speeds[SHOAL_TEXT_SIZE]; /* "0.9,1,1.1": one is drawn for each utterance */
     int64_t band_masks, band_mask, time_masks, time_mask; /* so many, up to so wide */
     int64_t mask_after;                                   /* epochs without masks */
-    int64_t join_after;   /* epochs in which utterances are not joined */
-    int64_t batch_frames; /* of a batch at most, unless one sequence alone has more */
-    float join;           /* seconds up to which a speaker's utterances are joined */
+    int64_t join_after;      /* epochs in which utterances are not joined */
+    int64_t batch_frames;    /* of a batch at most, unless one sequence alone has more */
+    float join;              /* seconds up to which a speaker's utterances are joined */
     shoal_topology topology; /* LF-MMI; not SHOAL_TOPOLOGY_CTC */
-    int64_t every;        /* LF-MMI: positions between outputs */
-    int64_t order, extra; /* LF-MMI: of the n-gram; extra 0: all histories */
+    int64_t every;           /* LF-MMI: positions between outputs */
+    int64_t order, extra;    /* LF-MMI: of the n-gram; extra 0: all histories */
     float leak, output_l2, output_range; /* LF-MMI */
     /* Paths, and how data is read: */
     const char *folder;  /* of the data */
@@ -171,19 +171,18 @@ SHOAL_API const char *shoal_task_name(int index);
    has "paper", and both with the loss LF-MMI: "lf-mmi" and "paper-lf-mmi". The functions
    below do the same. */
 SHOAL_API shoal_status shoal_config_init(shoal_context *context,
-                                             const shoal_train_task *task,
-                                             const char *preset, void *config,
-                                             size_t size);
+                                         const shoal_train_task *task, const char *preset,
+                                         void *config, size_t size);
 
 static inline shoal_copy_config shoal_copy_config_defaults(void) {
     shoal_copy_config config;
     shoal_config_init(NULL, shoal_task_find("copy"), NULL, &config, sizeof config);
     return config;
 }
-static inline shoal_speech_train_config shoal_speech_train_config_defaults(const char *preset) {
+static inline shoal_speech_train_config
+shoal_speech_train_config_defaults(const char *preset) {
     shoal_speech_train_config config;
-    shoal_config_init(NULL, shoal_task_find("speech"), preset, &config,
-                          sizeof config);
+    shoal_config_init(NULL, shoal_task_find("speech"), preset, &config, sizeof config);
     return config;
 }
 static inline shoal_glue_config shoal_glue_config_defaults(void) {
@@ -214,12 +213,14 @@ typedef enum {
 typedef struct {
     const char *name; /* "learning_rate"; NULL ends a table */
     shoal_field_type type;
-    size_t offset;                  /* in the task's configuration */
-    double min, max;                /* numbers */
-    const char *const *choices;     /* then NULL */
-    const char *about;              /* one line */
-    int (*valid)(void *user, const char *text); /* texts: nonzero where it may be so; NULL: always */
+    size_t offset;              /* in the task's configuration */
+    double min, max;            /* numbers */
+    const char *const *choices; /* then NULL */
+    const char *about;          /* one line */
+    int (*valid)(void *user,
+                 const char *text); /* texts: nonzero where it may be so; NULL: always */
     const char *rule;               /* what `valid` wants, for messages */
+    void *user; /* first argument of `valid` */
 } shoal_field;
 
 /* Fields of a task, its own and the common ones, in the order of files; index counts
@@ -341,8 +342,7 @@ typedef struct {
     shoal_train_callbacks callbacks;
 } shoal_run_options;
 
-SHOAL_API shoal_status shoal_run_options_init(shoal_run_options *options,
-                                                  size_t size);
+SHOAL_API void shoal_run_options_init(shoal_run_options *options, size_t size);
 static inline shoal_run_options shoal_run_options_defaults(void) {
     shoal_run_options options;
     shoal_run_options_init(&options, sizeof options);
@@ -354,7 +354,7 @@ typedef enum {
     SHOAL_RUN_CAUSE_NONE,
     SHOAL_RUN_CAUSE_SETTINGS, /* the configuration or the options */
     SHOAL_RUN_CAUSE_INPUT,    /* data, checkpoint or log; or the training has diverged */
-    SHOAL_RUN_CAUSE_OUTPUT    /* the folder or a file cannot be written, or memory ran out */
+    SHOAL_RUN_CAUSE_OUTPUT /* the folder or a file cannot be written, or memory ran out */
 } shoal_run_cause;
 
 typedef struct {
@@ -466,7 +466,7 @@ typedef struct {
     int64_t classes;             /* 1: a number from 0 to 5 */
 } shoal_glue_info;
 
-/* Those that the task glue knows, index from 0; returns 0 past the end. */
+/* Those that the task glue knows, index from 0; NULL past the end. */
 SHOAL_API const shoal_glue_info *shoal_glue_describe(int index);
 /* Nonzero where a folder, of the dataset or of all, has the files of a dataset. */
 SHOAL_API int shoal_glue_is_there(const char *dataset, const char *folder);
@@ -494,7 +494,8 @@ typedef struct {
     int64_t max_length;        /* tokens of a sequence at most */
     shoal_attention attention; /* it was trained with */
 } shoal_finetuned_info;
-SHOAL_API const shoal_finetuned_info *shoal_finetuned_describe(const shoal_finetuned *model);
+SHOAL_API const shoal_finetuned_info *
+shoal_finetuned_describe(const shoal_finetuned *model);
 /* glue: the name of class 0 .. classes - 1, "entailment" or its number; NULL beyond. */
 SHOAL_API const char *shoal_finetuned_class(const shoal_finetuned *model, int64_t index);
 
@@ -544,8 +545,8 @@ typedef struct {
     shoal_train_callbacks callbacks;
 } shoal_evaluation_options;
 
-SHOAL_API shoal_status
-shoal_evaluation_options_init(shoal_evaluation_options *options, size_t size);
+SHOAL_API void shoal_evaluation_options_init(shoal_evaluation_options *options,
+                                             size_t size);
 static inline shoal_evaluation_options shoal_evaluation_options_defaults(void) {
     shoal_evaluation_options options;
     shoal_evaluation_options_init(&options, sizeof options);
@@ -558,8 +559,8 @@ typedef struct shoal_evaluation shoal_evaluation;
    options do not go with the run; SHOAL_BAD_FILE: its weights cannot do what they ask, or
    the data cannot be used. */
 SHOAL_API shoal_status shoal_evaluation_create(shoal_context *context, const char *path,
-                                      const shoal_evaluation_options *options,
-                                      shoal_evaluation **evaluation);
+                                               const shoal_evaluation_options *options,
+                                               shoal_evaluation **evaluation);
 SHOAL_API void shoal_evaluation_destroy(shoal_evaluation *evaluation); /* NULL: legal */
 
 typedef struct {
@@ -670,7 +671,6 @@ enum {
 };
 
 struct shoal_train_task {
-    size_t size; /* of this struct */
     const char *name;
     size_t config_size;        /* of a struct that begins with a shoal_train_config */
     const shoal_field *fields; /* its own, a row with name NULL last; may be NULL */
@@ -713,6 +713,7 @@ struct shoal_train_task {
        refused. */
     const char *note_key;
     const char *(*note)(void *data);
+    void *reserved[8];
 };
 
 /* For tasks: records a message, as printf has it, and returns the status. */

@@ -33,7 +33,6 @@ typedef struct shoal_transport shoal_transport;
    keeps its own data behind it, or in `user`. Plans use sum, gather, gather_parts and
    exchange; training uses all. */
 struct shoal_transport {
-    size_t size;                     /* of this struct */
     void *user;                      /* for the implementation */
     int32_t rank, ranks;             /* number of this process, and of all processes */
     int32_t local_rank, local_ranks; /* the same among the processes of this machine */
@@ -62,6 +61,7 @@ struct shoal_transport {
        0, and so on. Both sides know the sizes. */
     shoal_status (*exchange)(shoal_transport *self, const int64_t *to_sizes,
                              const void *send, const int64_t *from_sizes, void *receive);
+    void *reserved[4];
 };
 
 /* Plans for sequences of which each process holds a contiguous part, in the order of

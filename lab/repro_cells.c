@@ -327,7 +327,7 @@ static void configure(const repro_job *job, repro_cell *cell) {
     if (!cell->task)
         die(EXIT_BAD_INPUT, "%s: there is no task \"%s\"", cell->name, task);
     demand(shoal_config_init(job->context, cell->task, *preset ? preset : NULL,
-                                 &cell->config, sizeof cell->config),
+                             &cell->config, sizeof cell->config),
            EXIT_BAD_INPUT);
     cell->given = json_object();
     give(cell, json_object_get(job->table, "settings"));

@@ -364,7 +364,10 @@ static bool train(repro_job *job, repro_cell *cell, bool endless, bool minutes,
     options.stop_seconds = minutes && !run->limit ? 60 * job->minutes : 0;
     options.resume = 1;
     options.from = before ? repro_path(from, before->folder, AFTER_EPOCHS) : NULL;
-    options.callbacks = (shoal_train_callbacks){run, see_progress, pass_message, is_over};
+    options.callbacks = (shoal_train_callbacks){.user = run,
+                                                .progress = see_progress,
+                                                .message = pass_message,
+                                                .cancelled = is_over};
     const shoal_status status =
         shoal_train_run(job->context, cell->task, &run->config, &options, &run->result);
     progress_end();
@@ -376,7 +379,8 @@ static bool train(repro_job *job, repro_cell *cell, bool endless, bool minutes,
     job->skipped += run->result.busy;
     job->failed += !run->result.busy; /* it diverged, or is damaged */
     if (!run->result.busy && run->result.cause != SHOAL_RUN_CAUSE_INPUT)
-        leave(run->result.cause == SHOAL_RUN_CAUSE_SETTINGS ? EXIT_USAGE : EXIT_RESOURCES);
+        leave(run->result.cause == SHOAL_RUN_CAUSE_SETTINGS ? EXIT_USAGE
+                                                            : EXIT_RESOURCES);
     return false;
 }
 

@@ -23,7 +23,7 @@ static const char *const optimizers[] = {"radam", "adam", "radam-l2", "adam-l2",
 #define ROW(flags, field_name, field_type, member, low, high, words, text)               \
     {                                                                                    \
         flags, {                                                                         \
-            .name = field_name, .type = SHOAL_FIELD_##field_type,                        \
+            .name = field_name, .type = SHOAL_FIELD_TYPE_##field_type,                   \
             .offset = offsetof(shoal_train_config, member), .min = low, .max = high,     \
             .choices = words, .about = text                                              \
         }                                                                                \
@@ -147,7 +147,8 @@ static shoal_status fill_defaults(shoal_context *context, const shoal_train_task
     const char *other = preset && strcmp(preset, "default") != 0 ? preset : NULL;
     memset(whole, 0, task->config_size);
     *whole = (shoal_train_config){.size = task->config_size,
-                                  .model = {.layers = 4,
+                                  .model = {.size = sizeof whole->model,
+                                            .layers = 4,
                                             .heads = 6,
                                             .head_dim = 32,
                                             .feed_forward = 768,
@@ -174,7 +175,7 @@ static shoal_status fill_defaults(shoal_context *context, const shoal_train_task
 }
 
 shoal_status shoal_config_init(shoal_context *context, const shoal_train_task *task,
-                                   const char *preset, void *config, size_t size) {
+                               const char *preset, void *config, size_t size) {
     if (!config || size < sizeof(shoal_train_config))
         return sh_fail(context, SHOAL_INVALID, "config: it has no place");
     memset(config, 0, size);
@@ -203,9 +204,15 @@ shoal_status sh_config_copy(shoal_context *context, const shoal_train_task *task
     if (!whole)
         return SHOAL_NO_MEMORY;
     fill_defaults(context, task, NULL, whole);
-    memcpy(whole, given, given->size < whole->size ? given->size : whole->size);
-    whole->size = task->config_size;
-    return SHOAL_OK;
+    const shoal_status status =
+        sh_read_struct(context, "config", given, whole, task->config_size);
+    whole->model.size = sizeof whole->model;
+    whole->optimizer.size = sizeof whole->optimizer;
+    if (status != SHOAL_OK) {
+        sh_release(context, whole);
+        *copy = NULL;
+    }
+    return status;
 }
 
 /* ---- From text --------------------------------------------------------------------- */
@@ -277,7 +284,7 @@ static shoal_status set_text(shoal_context *context, const shoal_field *field,
     if (strlen(text) >= SHOAL_TEXT_SIZE)
         return sh_fail(context, SHOAL_INVALID, "%s has more than %d bytes", field->name,
                        SHOAL_TEXT_SIZE - 1);
-    if (field->valid && !field->valid(text))
+    if (field->valid && !field->valid(field->user, text))
         return refuse(context, field, text, field->rule);
     snprintf(place, SHOAL_TEXT_SIZE, "%s", text);
     return SHOAL_OK;
@@ -379,7 +386,7 @@ size_t shoal_config_json(const shoal_train_task *task, const void *config, char 
         sh_field_print(task, config, field, value, sizeof value);
         json_object_set_new(object, field->name,
                             field->type == SHOAL_FIELD_TYPE_TEXT ? json_string(value)
-                                                            : json_of_text(value));
+                                                                 : json_of_text(value));
     }
     char *dumped = json_dumps(object, JSON_REAL_PRECISION(9));
     const int length = snprintf(text, size, "%s", dumped ? dumped : "");

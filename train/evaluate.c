@@ -49,7 +49,7 @@ static void clear_weights(shoal_model *model, row_weights weights) {
     for (int i = 0; shoal_model_parameter(model, i, &one); i++) {
         const char *found = strstr(one.name, own);
         size_t count = 1;
-        for (int r = 0; r < one.rank; r++)
+        for (int r = 0; r < one.dimensions; r++)
             count *= (size_t)one.shape[r];
         if (found && (strcmp(found + strlen(own), "weight") == 0 ||
                       strcmp(found + strlen(own), "bias") == 0))
@@ -179,13 +179,11 @@ static shoal_status evaluate_copy(shoal_evaluation *e, const char *path) {
 
 /* ---- The interface ----------------------------------------------------------------- */
 
-shoal_status shoal_evaluation_options_init(shoal_evaluation_options *options,
-                                               size_t size) {
-    const shoal_evaluation_options made = {.size = size, .batches = 20, .join = -1};
-    if (!options || size > sizeof made)
-        return SHOAL_INVALID;
-    memcpy(options, &made, size);
-    return SHOAL_OK;
+void shoal_evaluation_options_init(shoal_evaluation_options *options, size_t size) {
+    const shoal_evaluation_options known = {.size = sizeof known,
+                                            .batches = 20,
+                                            .join = -1};
+    sh_write_struct(options, size, &known, sizeof known);
 }
 
 static shoal_status evaluate(shoal_evaluation *e, const char *path) {
@@ -218,10 +216,10 @@ static shoal_status evaluate(shoal_evaluation *e, const char *path) {
 }
 
 shoal_status shoal_evaluation_create(shoal_context *context, const char *path,
-                            const shoal_evaluation_options *options,
-                            shoal_evaluation **evaluation) {
+                                     const shoal_evaluation_options *options,
+                                     shoal_evaluation **evaluation) {
     *evaluation = NULL;
-    if (!path || (options && options->size > sizeof *options))
+    if (!path)
         return sh_fail(context, SHOAL_INVALID,
                        "an evaluation needs a path, and options by "
                        "shoal_evaluation_options_defaults");
@@ -230,9 +228,10 @@ shoal_status shoal_evaluation_create(shoal_context *context, const char *path,
         return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
     e->context = context;
     shoal_evaluation_options_init(&e->options, sizeof e->options);
-    if (options)
-        memcpy(&e->options, options, options->size);
-    const shoal_status status = evaluate(e, path);
+    shoal_status status =
+        READ_STRUCT(context, shoal_evaluation_options, options, &e->options);
+    if (status == SHOAL_OK)
+        status = evaluate(e, path);
     if (status == SHOAL_OK)
         *evaluation = e;
     else

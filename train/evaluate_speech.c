@@ -480,8 +480,9 @@ static json_t *make_json(const speech_evaluation *s) {
 
 static shoal_status open_recogniser(speech_evaluation *s, const char *path) {
     shoal_evaluation *e = s->e;
-    shoal_recogniser_options options =
-        e->options.recogniser ? *e->options.recogniser : shoal_recogniser_options_defaults();
+    shoal_recogniser_options options = shoal_recogniser_options_defaults();
+    TRY(READ_STRUCT(e->context, shoal_recogniser_options, e->options.recogniser,
+                    &options));
     const bool lexicon = options.lexicon != NULL;
     s->has_words = lexicon && options.lm;
     s->scorer =
@@ -490,8 +491,8 @@ static shoal_status open_recogniser(speech_evaluation *s, const char *path) {
     if (!s->has_words)
         options.lexicon = options.lm = NULL;
     TRY(shoal_recogniser_open(e->context, path, &options, &s->recogniser));
-    s->info = shoal_recogniser_describe(s->recogniser);
-    s->parts = shoal_recogniser_describe_parts(s->recogniser);
+    s->info = *shoal_recogniser_describe(s->recogniser);
+    s->parts = *shoal_recogniser_describe_parts(s->recogniser);
     if (lexicon && !s->has_words && s->info.loss == SHOAL_RECOGNISER_LOSS_CTC)
         return sh_fail(e->context, SHOAL_INVALID,
                        "words need both --lexicon and --lm; Debian's package "

@@ -309,9 +309,10 @@ static void report(const running *at, shoal_train_event event) {
                                            .sequences = at->sequences,
                                            .state = &trainer->state,
                                            .step = &result->last_step,
-                                           .validation = event == SHOAL_TRAIN_EVENT_VALIDATION
-                                                             ? &result->validation
-                                                             : NULL};
+                                           .validation =
+                                               event == SHOAL_TRAIN_EVENT_VALIDATION
+                                                   ? &result->validation
+                                                   : NULL};
     callbacks->progress(callbacks->user, &progress);
 }
 
@@ -322,7 +323,8 @@ static void report(const running *at, shoal_train_event event) {
 static shoal_status take_config(running *at) {
     const shoal_run_options *options = at->options;
     char name[SHOAL_TEXT_SIZE];
-    TRY(blame(at, SHOAL_RUN_CAUSE_INPUT, shoal_run_task(at->context, at->checkpoint, name)));
+    TRY(blame(at, SHOAL_RUN_CAUSE_INPUT,
+              shoal_run_task(at->context, at->checkpoint, name)));
     if (strcmp(name, at->task->name) != 0 && shoal_task_find(name))
         return blame(at, SHOAL_RUN_CAUSE_SETTINGS,
                      sh_fail(at->context, SHOAL_INVALID, "task is %s, not %s", name,
@@ -362,7 +364,8 @@ static shoal_status begin_training(running *at) {
     at->config->size = size;
     if (!there && writes(at) && at->task->prepare)
         status = at->task->prepare(at->trainer->data, options->folder);
-    return blame(at, status == SHOAL_IO ? SHOAL_RUN_CAUSE_OUTPUT : SHOAL_RUN_CAUSE_INPUT, status);
+    return blame(at, status == SHOAL_IO ? SHOAL_RUN_CAUSE_OUTPUT : SHOAL_RUN_CAUSE_INPUT,
+                 status);
 }
 
 /* ---- The loop ---------------------------------------------------------------------- */
@@ -489,7 +492,8 @@ static shoal_status begin_files(running *at) {
     if (!writes(at))
         return SHOAL_OK;
     shoal_status status = log_open(&at->log, at->checkpoint, at->trainer);
-    blame(at, status == SHOAL_IO ? SHOAL_RUN_CAUSE_OUTPUT : SHOAL_RUN_CAUSE_INPUT, status);
+    blame(at, status == SHOAL_IO ? SHOAL_RUN_CAUSE_OUTPUT : SHOAL_RUN_CAUSE_INPUT,
+          status);
     if (status == SHOAL_OK && !exists(at->checkpoint)) {
         status = save(at);
         if (status != SHOAL_OK)
@@ -544,13 +548,11 @@ static shoal_status take_folder(running *at, int *lock) {
     return SHOAL_OK;
 }
 
-shoal_status shoal_run_options_init(shoal_run_options *options, size_t size) {
-    const shoal_run_options own = {.size = size < sizeof own ? size : sizeof own,
-                                   .save_seconds = 60,
-                                   .test_batches = 20};
-    memset(options, 0, size);
-    memcpy(options, &own, own.size);
-    return SHOAL_OK;
+void shoal_run_options_init(shoal_run_options *options, size_t size) {
+    const shoal_run_options known = {.size = sizeof known,
+                                     .save_seconds = 60,
+                                     .test_batches = 20};
+    sh_write_struct(options, size, &known, sizeof known);
 }
 
 shoal_status shoal_train_run(shoal_context *context, const shoal_train_task *task,
@@ -567,7 +569,7 @@ shoal_status shoal_train_run(shoal_context *context, const shoal_train_task *tas
     if (!context || !task || !config || !given || !given->folder)
         return sh_fail(context, SHOAL_INVALID,
                        "task, config, options or the folder is NULL");
-    memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
+    TRY(READ_STRUCT(context, shoal_run_options, given, &options));
     running *at = sh_allocate(context, sizeof *at);
     result->cause = at ? SHOAL_RUN_CAUSE_NONE : SHOAL_RUN_CAUSE_OUTPUT;
     if (!at)

@@ -86,8 +86,8 @@ static void begin_sum(void *shared, int64_t first, int64_t count) {
     float *gradients;
     shoal_model_vectors(self->model, NULL, &gradients);
     if (self->summed == SHOAL_OK)
-        self->summed =
-            transport->sum_begin(transport, SHOAL_SUM_TYPE_FLOAT, count, gradients + first);
+        self->summed = transport->sum_begin(transport, SHOAL_SUM_TYPE_FLOAT, count,
+                                            gradients + first);
 }
 
 shoal_status sh_trainer_watch(shoal_trainer *self) {
@@ -132,7 +132,8 @@ shoal_status sh_trainer_average(shoal_trainer *self) {
     shoal_optimizer_vectors(self->optimizer, &vectors[1], &vectors[2], &vectors[3]);
     for (int i = 0; i < 4 && status == SHOAL_OK; i++)
         if (vectors[i])
-            status = transport->sum_begin(transport, SHOAL_SUM_TYPE_FLOAT, count, vectors[i]);
+            status =
+                transport->sum_begin(transport, SHOAL_SUM_TYPE_FLOAT, count, vectors[i]);
     if (status == SHOAL_OK)
         status = transport->sum_end(transport);
     for (int v = 0; v < 4 && status == SHOAL_OK; v++)

@@ -119,6 +119,7 @@ static shoal_status take_step(shoal_trainer *self, shoal_train_step *step) {
     float *out;
     TRY(task->batch(self->data, SHOAL_PART_TRAIN, self->state.step,
                     sh_share(self->transport), &inputs));
+    inputs.size = sizeof inputs; /* a task may have replaced the whole */
     inputs.training = 1;
     inputs.step = self->state.step;
     TRY(shoal_model_forward(self->model, &inputs, &out));
@@ -181,6 +182,7 @@ static shoal_status score_batches(shoal_trainer *self, shoal_model *model,
         shoal_train_counts counts = {0};
         float *out;
         TRY(task->batch(self->data, part, first + i, share, &inputs));
+        inputs.size = sizeof inputs;
         TRY(shoal_model_forward(model, &inputs, &out));
         TRY(task->step(self->data, out, NULL, &counts));
         if (endless && self->transport)
@@ -286,7 +288,7 @@ shoal_status shoal_trainer_evaluate(shoal_trainer *self, const shoal_attention *
         return sh_fail(self->context, SHOAL_INVALID, "%s has no such part to evaluate",
                        self->task->name);
     TRY(shoal_model_create_view(self->model, attention, self->sizes.max_batch,
-                         self->sizes.max_rows, &view));
+                                self->sizes.max_rows, &view));
     if (part == SHOAL_PART_VALIDATION && fixed && batches > 0)
         batches = fixed;
     const shoal_status status = score_part(self, view, part, 0, batches, score);

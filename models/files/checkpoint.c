@@ -115,7 +115,8 @@ static char *print_config(const shoal_model_config *config) {
         norms[config->norm], "activation", activations[config->activation], "positions",
         position_kinds[config->positions], "pooling", poolings[config->pooling],
         "dropout", (double)config->dropout);
-    if (config->form != SHOAL_FORM_PLAIN) { /* others need not be known by older readers */
+    if (config->form !=
+        SHOAL_FORM_PLAIN) { /* others need not be known by older readers */
         json_object_set_new(object, "form", json_string(forms[config->form]));
         json_object_set_new(object, "types", json_integer(config->types));
     }
@@ -153,7 +154,8 @@ static shoal_status unpack_config(shoal_context *context, json_t *object,
                        &pooling, "dropout", &dropout, "form", &form, "types", &types,
                        "epsilon", &epsilon, "convolutions", &convolutions) != 0)
         return sh_fail(context, SHOAL_BAD_FILE, "%s", error.text);
-    *config = (shoal_model_config){.size = sizeof(shoal_model_config), .vocabulary = sizes[0],
+    *config = (shoal_model_config){.size = sizeof(shoal_model_config),
+                                   .vocabulary = sizes[0],
                                    .features = sizes[1],
                                    .outputs = sizes[2],
                                    .max_length = sizes[3],
@@ -170,7 +172,8 @@ static shoal_status unpack_config(shoal_context *context, json_t *object,
     if (!find_choice(norms, norm, &found[0]) ||
         !find_choice(activations, function, &found[1]) ||
         !find_choice(position_kinds, positions, &found[2]) ||
-        !find_choice(poolings, pooling, &found[3]) || !find_choice(forms, form, &found[4]))
+        !find_choice(poolings, pooling, &found[3]) ||
+        !find_choice(forms, form, &found[4]))
         return sh_fail(context, SHOAL_BAD_FILE,
                        "unknown norm, activation, positions, pooling or form");
     config->norm = (shoal_norm)found[0];
@@ -552,7 +555,9 @@ shoal_status shoal_checkpoint_fits(const shoal_checkpoint *checkpoint,
     if (!checkpoint || !config)
         return sh_fail(checkpoint ? checkpoint->context : NULL, SHOAL_INVALID,
                        "checkpoint or config is NULL");
-    shoal_status status = sh_model_list(checkpoint->context, config, &list);
+    shoal_model_config own = shoal_model_config_defaults();
+    TRY(READ_STRUCT(checkpoint->context, shoal_model_config, config, &own));
+    shoal_status status = sh_model_list(checkpoint->context, &own, &list);
     for (int64_t i = 0; status == SHOAL_OK && i < list->count; i++)
         status = require(checkpoint, "", &list->list[i], &found);
     if (status == SHOAL_OK)

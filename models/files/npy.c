@@ -17,8 +17,9 @@
 static const char magic[] = "\x93NUMPY";
 enum { MAGIC_BYTES = 6, ALIGNMENT = 64 };
 
-static const char *const descriptions[] =
-    {[SHOAL_DTYPE_FLOAT32] = "<f4", [SHOAL_DTYPE_INT32] = "<i4", [SHOAL_DTYPE_FLOAT16] = "<f2"};
+static const char *const descriptions[] = {[SHOAL_DTYPE_FLOAT32] = "<f4",
+                                           [SHOAL_DTYPE_INT32] = "<i4",
+                                           [SHOAL_DTYPE_FLOAT16] = "<f2"};
 
 __attribute__((format(printf, 2, 3))) /* the rest of a sentence about the file */
 static bool
@@ -464,8 +465,8 @@ shoal_status shoal_array_write(shoal_context *context, const char *path,
                        (int)array->dtype);
     if (array->dimensions < 0 || array->dimensions > SHOAL_MAX_DIMENSIONS)
         return sh_fail(context, SHOAL_INVALID,
-                       "%s: an array of %d dimensions; 0 to %d are possible", path, array->dimensions,
-                       SHOAL_MAX_DIMENSIONS);
+                       "%s: an array of %d dimensions; 0 to %d are possible", path,
+                       array->dimensions, SHOAL_MAX_DIMENSIONS);
     if (!sh_npy_data_bytes(array->dtype, array->dimensions, array->shape, &bytes))
         return sh_fail(context, SHOAL_INVALID, "%s: an array of impossible shape", path);
     if (bytes > 0 && !array->data)

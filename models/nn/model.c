@@ -32,8 +32,10 @@ static shoal_status check_config(shoal_context *context,
                        (long long)config->vocabulary, (long long)config->features,
                        (long long)config->outputs);
     if (config->norm < SHOAL_NORM_PRE || config->norm > SHOAL_NORM_POST ||
-        config->activation < SHOAL_ACTIVATION_GELU || config->activation > SHOAL_ACTIVATION_RELU ||
-        config->positions < SHOAL_POSITIONS_SINUSOIDAL || config->positions > SHOAL_POSITIONS_NONE ||
+        config->activation < SHOAL_ACTIVATION_GELU ||
+        config->activation > SHOAL_ACTIVATION_RELU ||
+        config->positions < SHOAL_POSITIONS_SINUSOIDAL ||
+        config->positions > SHOAL_POSITIONS_NONE ||
         config->pooling < SHOAL_POOLING_NONE || config->pooling > SHOAL_POOLING_FIRST)
         return sh_fail(context, SHOAL_INVALID,
                        "invalid value for norm, activation, positions or pooling");
@@ -106,7 +108,8 @@ static void describe(parameters *into, const void *shared) {
         sh_parameters_add(into, vector_shape(START_ZERO, width), "input.bias");
         sh_stem_describe(into, config);
     }
-    if (!is_bare(config) && config->positions == SHOAL_POSITIONS_LEARNED) /* small beside tokens */
+    if (!is_bare(config) &&
+        config->positions == SHOAL_POSITIONS_LEARNED) /* small beside tokens */
         add_matrix(into, config->max_length, width, START_NORMAL, SMALL,
                    "positions.weight");
     sh_frame_describe(into, config);
@@ -264,7 +267,8 @@ shoal_status shoal_model_create_over(shoal_transport *transport, shoal_context *
 }
 
 shoal_status shoal_model_create_view(shoal_model *model, const shoal_attention *attention,
-                              int64_t max_batch, int64_t max_rows, shoal_model **view) {
+                                     int64_t max_batch, int64_t max_rows,
+                                     shoal_model **view) {
     if (view)
         *view = NULL;
     if (!model || !view)
@@ -508,7 +512,8 @@ static int64_t out_rows(const shoal_model *model, const shoal_model_inputs *inpu
 }
 
 static float embedding_scale(const shoal_model *model) {
-    return model->config.form == SHOAL_FORM_PLAIN ? sqrtf((float)width_of(&model->config)) : 1;
+    return model->config.form == SHOAL_FORM_PLAIN ? sqrtf((float)width_of(&model->config))
+                                                  : 1;
 }
 
 /* What the encoder is given, [R][M]. */

@@ -109,7 +109,8 @@ shoal_status shoal_optimizer_create(shoal_model *model,
                        "model or optimizer is NULL, or the model has no gradients");
     TRY(READ_STRUCT(model->context, shoal_optimizer_config, config, &own));
     config = &own;
-    if (config->kind < SHOAL_OPTIMIZER_KIND_RADAM || config->kind > SHOAL_OPTIMIZER_KIND_ADAM_L2)
+    if (config->kind < SHOAL_OPTIMIZER_KIND_RADAM ||
+        config->kind > SHOAL_OPTIMIZER_KIND_ADAM_L2)
         return sh_fail(model->context, SHOAL_INVALID, "there is no optimizer %d",
                        (int)config->kind);
     if (!is_share(config->beta1) || !is_share(config->beta2) ||
@@ -162,8 +163,10 @@ static adam_numbers numbers_of(const shoal_optimizer_config *config, double rate
     const double beta1 = config->beta1, beta2 = config->beta2, t = (double)step;
     const double left1 = 1 - pow(beta1, t), left2 = 1 - pow(beta2, t);
     const double decay = config->weight_decay;
-    const bool rectified = config->kind == SHOAL_OPTIMIZER_KIND_RADAM || config->kind == SHOAL_OPTIMIZER_KIND_RADAM_L2;
-    const bool coupled = config->kind == SHOAL_OPTIMIZER_KIND_RADAM_L2 || config->kind == SHOAL_OPTIMIZER_KIND_ADAM_L2;
+    const bool rectified = config->kind == SHOAL_OPTIMIZER_KIND_RADAM ||
+                           config->kind == SHOAL_OPTIMIZER_KIND_RADAM_L2;
+    const bool coupled = config->kind == SHOAL_OPTIMIZER_KIND_RADAM_L2 ||
+                         config->kind == SHOAL_OPTIMIZER_KIND_ADAM_L2;
     double factor = rate / left1;
     bool adaptive = true;
     if (rectified) {

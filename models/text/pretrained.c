@@ -33,7 +33,8 @@ shoal_status shoal_text_model_config(shoal_context *context, const char *folder,
     config->feed_forward = read.feed_forward;
     config->shared_qk = 0;
     config->norm = SHOAL_NORM_POST;
-    config->activation = read.activation == ACTIVATION_RELU ? SHOAL_ACTIVATION_RELU : SHOAL_ACTIVATION_GELU;
+    config->activation = read.activation == ACTIVATION_RELU ? SHOAL_ACTIVATION_RELU
+                                                            : SHOAL_ACTIVATION_GELU;
     config->positions = SHOAL_POSITIONS_LEARNED;
     config->dropout = read.dropout;
     config->form = read.family == FAMILY_BERT ? SHOAL_FORM_BERT : SHOAL_FORM_ROBERTA;

@@ -68,11 +68,13 @@ shoal_status sh_text_config_open(shoal_context *context, const char *folder,
     return status;
 }
 
-static shoal_status check_options(shoal_text_encoder *e, const shoal_text_encoder_options *o) {
+static shoal_status check_options(shoal_text_encoder *e,
+                                  const shoal_text_encoder_options *o) {
     const int64_t positions = e->config.positions;
     if (o->rows < 0 || o->rows > INT32_MAX / 4 || o->window < 0 || o->stride < 0 ||
-        o->long_texts < SHOAL_LONG_TEXTS_WINDOWS || o->long_texts > SHOAL_LONG_TEXTS_STRETCH ||
-        o->pooling < SHOAL_TEXT_POOLING_OWN || o->pooling > SHOAL_TEXT_POOLING_MAX)
+        o->long_texts < SHOAL_LONG_TEXTS_WINDOWS ||
+        o->long_texts > SHOAL_LONG_TEXTS_STRETCH || o->pooling < SHOAL_TEXT_POOLING_OWN ||
+        o->pooling > SHOAL_TEXT_POOLING_MAX)
         return sh_fail(e->context, SHOAL_INVALID,
                        "text encoder: an option is negative or not of its enumeration");
     if (o->window > positions)
@@ -92,18 +94,19 @@ static shoal_status check_options(shoal_text_encoder *e, const shoal_text_encode
                        (long long)o->stride, (long long)window);
     const int64_t usual = stretch ? STRETCHED_ROWS : USUAL_ROWS;
     const text_config *c = &e->config;
-    e->info = (shoal_text_encoder_info){.type = c->type,
-                                .layers = c->layers,
-                                .heads = c->heads,
-                                .width = c->size,
-                                .feed_forward = c->feed_forward,
-                                .vocabulary = c->vocabulary,
-                                .positions = positions,
-                                .window = window,
-                                .rows = o->rows && stretch
-                                            ? o->rows
-                                            : max(o->rows ? o->rows : usual, window),
-                                .pooling = o->pooling ? o->pooling : c->pooling};
+    e->info =
+        (shoal_text_encoder_info){.type = c->type,
+                                  .layers = c->layers,
+                                  .heads = c->heads,
+                                  .width = c->size,
+                                  .feed_forward = c->feed_forward,
+                                  .vocabulary = c->vocabulary,
+                                  .positions = positions,
+                                  .window = window,
+                                  .rows = o->rows && stretch
+                                              ? o->rows
+                                              : max(o->rows ? o->rows : usual, window),
+                                  .pooling = o->pooling ? o->pooling : c->pooling};
     e->stride = o->stride ? o->stride : (window + 1) / 2;
     e->long_texts = o->long_texts;
     e->normalize = o->normalize || e->config.normalize;
@@ -145,7 +148,8 @@ static void place(void *argument, block_layout *block) {
     e->pooled = reserve_floats(block, e->config.size, 1);
 }
 
-static shoal_status make_parts(shoal_text_encoder *e, const shoal_text_encoder_options *options) {
+static shoal_status make_parts(shoal_text_encoder *e,
+                               const shoal_text_encoder_options *options) {
     const char *spelling = options->attention ? options->attention : "full";
     shoal_attention attention;
     size_t bytes;
@@ -342,7 +346,8 @@ static void pool(const shoal_text_encoder *e, int64_t count, const float *rows) 
     const int64_t size = e->config.size;
     float *to = e->pooled;
     memcpy(to, rows, (size_t)size * sizeof(float));
-    for (int64_t row = 1; row < count && e->info.pooling != SHOAL_TEXT_POOLING_FIRST; row++) {
+    for (int64_t row = 1; row < count && e->info.pooling != SHOAL_TEXT_POOLING_FIRST;
+         row++) {
         const float *x = rows + row * size;
         if (e->info.pooling == SHOAL_TEXT_POOLING_MEAN)
             e->context->kernels->add(size, x, to);
@@ -422,7 +427,10 @@ static shoal_status cut_text(shoal_text_encoder *e, int64_t text, int64_t count)
 
 static shoal_status take_text(shoal_text_encoder *e, int64_t text, const char *bytes,
                               int64_t size) {
-    const shoal_text given = {.size = sizeof(shoal_text), .text = bytes, .bytes = size, .bare = 1};
+    const shoal_text given = {.size = sizeof(shoal_text),
+                              .text = bytes,
+                              .bytes = size,
+                              .bare = 1};
     shoal_tokens tokens;
     if (!bytes)
         return sh_fail(e->context, SHOAL_INVALID, "there is none");

@@ -35,7 +35,7 @@ typedef struct {
     int64_t window;
     double theta[2]; /* global, local */
     shoal_text_pooling pooling;
-    bool normalize;  /* vectors get length 1 */
+    bool normalize; /* vectors get length 1 */
 } text_config;
 
 enum { TEXT_CONFIG_LARGEST = 1 << 22 };

@@ -440,7 +440,8 @@ shoal_status shoal_tokenizer_encode(shoal_tokenizer *t, const shoal_text *text,
     t->second.count = 0;
     if (text->pair)
         TRY(tokens_of(t, text->pair,
-                      text->pair_bytes < 0 ? (int64_t)strlen(text->pair) : text->pair_bytes,
+                      text->pair_bytes < 0 ? (int64_t)strlen(text->pair)
+                                           : text->pair_bytes,
                       &t->second));
     static const token_template bare = {2, {{0, 0, 0}, {1, 0, 1}}};
     const token_template *around = text->bare   ? &bare

@@ -19,13 +19,14 @@ import numpy as np
 
 from . import _checked
 from ._handle import LibraryHandle
-from ._native import Options, ShoalError, load_part
+from ._native import Options, ShoalError, Sized, load_part
 
 RATE = 16000
 
 
-class SpeechOptions(ctypes.Structure):
+class SpeechOptions(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("attention", c_char_p),
         ("beams", c_int),
         ("force", c_int),
@@ -34,8 +35,9 @@ class SpeechOptions(ctypes.Structure):
     ]
 
 
-class RecordingParts(ctypes.Structure):
+class RecordingParts(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("paths", POINTER(c_char_p)),
         ("files", c_int),
         ("gap", c_double),
@@ -50,8 +52,9 @@ class RecordingParts(ctypes.Structure):
 PROGRESS = CFUNCTYPE(None, c_void_p, c_double, c_double)
 
 
-class TranscribeOptions(ctypes.Structure):
+class TranscribeOptions(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("language", c_char_p),
         ("translate", c_int),
         ("beams", c_int),
@@ -103,6 +106,7 @@ class SummaryParts(ctypes.Structure):
         ("fallbacks", c_int64),
         ("silent", c_int64),
         ("tokens", c_int64),
+        ("reserved", c_int64 * 4),
     ]
 
 

@@ -15,14 +15,15 @@ import numpy as np
 
 from . import _checked
 from ._handle import LibraryHandle
-from ._native import Options, ShoalError, load_part
+from ._native import Options, ShoalError, Sized, load_part
 
 LONG = ("windows", "cut", "stretch")  # shoal_long_texts
 POOLING = ("own", "mean", "first", "max")  # shoal_text_pooling
 
 
-class TextOptions(ctypes.Structure):
+class TextOptions(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("attention", c_char_p),
         ("rows", c_int64),
         ("window", c_int64),
@@ -38,7 +39,7 @@ class TextInfo(ctypes.Structure):
         ("type", c_char_p),
         ("layers", c_int64),
         ("heads", c_int64),
-        ("size", c_int64),
+        ("width", c_int64),
         ("feed_forward", c_int64),
         ("vocabulary", c_int64),
         ("positions", c_int64),
@@ -114,7 +115,7 @@ class TextEncoder(LibraryHandle):
         )
         info = self._lib.shoal_text_encoder_describe(self._native).contents
         self.type: str = info.type.decode()
-        self.size: int = info.size
+        self.size: int = info.width
         self.positions: int = info.positions
         self.window: int = info.window
 

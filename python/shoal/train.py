@@ -240,7 +240,8 @@ def recogniser_options(
     lexicon: str | None,
     lm: str | os.PathLike[str] | None,
 ) -> RecogniserOptions:
-    options: RecogniserOptions = library.shoal_recogniser_options_defaults()
+    options = RecogniserOptions()
+    library.shoal_recogniser_options_init(byref(options), ctypes.sizeof(options))
     options.attention = _checked.optional_text("attention", attention)
     options.beams = _checked.size("beams", beams)
     options.piece = _checked.number("piece", piece)

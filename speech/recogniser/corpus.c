@@ -675,13 +675,18 @@ shoal_status shoal_corpus_open(shoal_context *context, const char *folder,
     if (!context || !context->kernels || !folder || !options || !corpus)
         return sh_fail(context, SHOAL_INVALID,
                        "context, folder, options or corpus is NULL");
-    if (!options->cache || options->normalise < SHOAL_NORMALISE_SPEAKER ||
+    shoal_corpus_options own = shoal_corpus_options_defaults();
+    TRY(READ_STRUCT(context, shoal_corpus_options, options, &own));
+    own.fbank.size = sizeof own.fbank;
+    options = &own;
+    if (!options->cache || options->unit_type > SHOAL_UNITS_SUBWORDS ||
+        options->normalise < SHOAL_NORMALISE_SPEAKER ||
         options->normalise > SHOAL_NORMALISE_NONE ||
         (options->speed != 0 && !(options->speed >= 0.5 && options->speed <= 2)) ||
         options->unit_count < 0 || (options->unit_count > 0 && !options->units))
         return sh_fail(context, SHOAL_INVALID,
-                       "cache or units is NULL, invalid value for normalise, or speed is "
-                       "not from 0.5 to 2");
+                       "cache or units is NULL, invalid value for unit_type or "
+                       "normalise, or speed is not from 0.5 to 2");
     shoal_corpus *made = calloc(1, sizeof *made);
     if (!made)
         return no_memory(context);
@@ -714,8 +719,8 @@ void shoal_corpus_destroy(shoal_corpus *corpus) {
              corpus->labels, corpus->means, corpus->scales, corpus);
 }
 
-shoal_corpus_info shoal_corpus_describe(const shoal_corpus *corpus) {
-    return corpus ? corpus->info : (shoal_corpus_info){0};
+const shoal_corpus_info *shoal_corpus_describe(const shoal_corpus *corpus) {
+    return corpus ? &corpus->info : NULL;
 }
 
 int shoal_corpus_utterance(const shoal_corpus *corpus, int64_t index,

@@ -315,7 +315,8 @@ static shoal_status write_all(shoal_corpus *corpus, FILE *file, cache_head *head
                              "out of memory for the features");
         else if (options->progress &&
                  options->progress(options->user, r.first + chunk, all) != 0)
-            status = sh_fail(corpus->context, SHOAL_INVALID, "stopped as asked for");
+            status = sh_fail(corpus->context, SHOAL_CANCELLED,
+                             "cancelled while features were computed");
     }
     const int error = errno;
     end_reading(&r, corpus->context->threads);
@@ -454,6 +455,9 @@ shoal_status shoal_fbank_file(shoal_context *context, const shoal_fbank_options 
     if (!context || !path || !features || !frames)
         return sh_fail(context, SHOAL_INVALID,
                        "context, path, features or frames is NULL");
+    shoal_fbank_options own = shoal_fbank_options_defaults();
+    TRY(READ_STRUCT(context, shoal_fbank_options, options, &own));
+    options = &own;
     shoal_status status = sh_fbank_create(context, options, &bank);
     if (status == SHOAL_OK)
         status = read_sound(context, path, sh_fbank_rate(options), false, &s);

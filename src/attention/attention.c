@@ -91,10 +91,11 @@ static shoal_status check_sizes(shoal_context *context, const shoal_problem *pro
         return REFUSE(context, "problem.scale is not finite");
     if (problem->dtype != SHOAL_DTYPE_FLOAT32 && problem->dtype != SHOAL_DTYPE_FLOAT16 &&
         problem->dtype != SHOAL_DTYPE_BFLOAT16)
-        return REFUSE(context,
-                      "problem.dtype is %d: it must be SHOAL_DTYPE_FLOAT32, SHOAL_DTYPE_FLOAT16 or "
-                      "SHOAL_DTYPE_BFLOAT16",
-                      (int)problem->dtype);
+        return REFUSE(
+            context,
+            "problem.dtype is %d: it must be SHOAL_DTYPE_FLOAT32, SHOAL_DTYPE_FLOAT16 or "
+            "SHOAL_DTYPE_BFLOAT16",
+            (int)problem->dtype);
     return SHOAL_OK;
 }
 
@@ -451,8 +452,10 @@ static shoal_status check_positions(const shoal_plan *plan, const shoal_inputs *
     }
     if (inputs->query_lengths || inputs->key_lengths)
         return REFUSE(plan->context, "a packed problem takes offsets, not lengths");
-    const int64_t last_key = min(last_position(problem->k_strides), last_position(problem->v_strides));
-    int64_t last_query = min(last_position(problem->q_strides), last_position(problem->out_strides));
+    const int64_t last_key =
+        min(last_position(problem->k_strides), last_position(problem->v_strides));
+    int64_t last_query =
+        min(last_position(problem->q_strides), last_position(problem->out_strides));
     if (plan->kind->info.keys_are_queries)
         last_query = min(last_query, last_key);
     TRY(check_offsets(plan, "query_offsets", inputs->query_offsets, problem->queries,
@@ -665,10 +668,10 @@ kv_head_view sh_start_kv_head(const attention_call *call, int64_t unit) {
     const kv_head_view view = {.b = b,
                                .first = kv_head * sharing,
                                .last = (kv_head + 1) * sharing,
-                               .dk = sh_key_rows(call, call->gradients->dk, problem->k_strides,
-                                                 b, kv_head),
-                               .dv = sh_key_rows(call, call->gradients->dv, problem->v_strides,
-                                                 b, kv_head)};
+                               .dk = sh_key_rows(call, call->gradients->dk,
+                                                 problem->k_strides, b, kv_head),
+                               .dv = sh_key_rows(call, call->gradients->dv,
+                                                 problem->v_strides, b, kv_head)};
     sh_clear_rows(view.dk, 0, rows, problem->dim);
     sh_clear_rows(view.dv, 0, rows, problem->value_dim);
     return view;
@@ -745,8 +748,7 @@ static shoal_status check_gradients(attention_call *now,
     TRY(check_out(now, gradients->out, "shoal_backward: gradients.out"));
     TRY(check_out(now, gradients->dout, "shoal_backward: gradients.dout"));
     TRY(check_pairs(plan, "gradients.dbias", gradients->dbias, NULL));
-    return check_key_bias(plan, "gradients.dkey_bias", gradients->dkey_bias,
-                          NULL);
+    return check_key_bias(plan, "gradients.dkey_bias", gradients->dkey_bias, NULL);
 }
 
 shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inputs,

@@ -47,7 +47,7 @@ typedef struct {
     shoal_plan *plan;
     shoal_inputs own_inputs; /* what the caller gave, in this library's layout */
     shoal_gradients own_gradients;
-    const shoal_inputs *inputs; /* as a rule &own_inputs */
+    const shoal_inputs *inputs;       /* as a rule &own_inputs */
     void *out;                        /* forward only */
     const shoal_gradients *gradients; /* backward only */
     void *state;
@@ -193,7 +193,8 @@ kv_head_view sh_start_kv_head(const attention_call *call, int64_t unit);
 
 /* Bytes of an element. */
 static inline int64_t sh_element_size(shoal_dtype dtype) {
-    return dtype == SHOAL_DTYPE_FLOAT32 ? (int64_t)sizeof(float) : (int64_t)sizeof(uint16_t);
+    return dtype == SHOAL_DTYPE_FLOAT32 ? (int64_t)sizeof(float)
+                                        : (int64_t)sizeof(uint16_t);
 }
 
 /* Sets rows first .. last - 1 to 0. */

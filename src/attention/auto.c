@@ -419,7 +419,8 @@ shoal_status shoal_measure_crossover(shoal_context *context) {
     if (!context || !context->kernels)
         return REFUSE(context,
                       "shoal_measure_crossover: the context is NULL or was refused");
-    const shoal_problem problem = {.size = sizeof(shoal_problem), .batch = 1,
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
                                    .heads = HEADS,
                                    .queries = LENGTH,
                                    .keys = LENGTH,
@@ -437,7 +438,8 @@ shoal_status shoal_measure_crossover(shoal_context *context) {
         status = make_side(context, &problem, "shoal", &sides[1]);
     if (status == SHOAL_OK)
         status = time_sides(sides,
-                            &(shoal_inputs){.size = sizeof(shoal_inputs), .q = arrays,
+                            &(shoal_inputs){.size = sizeof(shoal_inputs),
+                                            .q = arrays,
                                             .k = arrays + size,
                                             .v = arrays + 2 * size},
                             arrays + 3 * size);

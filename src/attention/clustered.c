@@ -144,14 +144,15 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     clustered_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
     own = own ? own : &measured;
-    *own = (clustered_work){.has_top = plan->kind->info.has_top_keys,
-                            .by_keys = plan->attention.clustering == SHOAL_CLUSTERING_KEYS,
-                            .per_query = plan->attention.normaliser ==
-                                         SHOAL_NORMALISER_QUERY,
-                            .projected = (int)min(plan->attention.rank, dim),
-                            .topk = plan->over ? plan->attention.topk
-                                               : (int32_t)min(plan->attention.topk,
-                                                              problem->keys)};
+    *own =
+        (clustered_work){.has_top = plan->kind->info.has_top_keys,
+                         .by_keys = plan->attention.clustering == SHOAL_CLUSTERING_KEYS,
+                         .per_query = plan->attention.normaliser ==
+                                      SHOAL_NORMALISER_QUERY,
+                         .projected = (int)min(plan->attention.rank, dim),
+                         .topk = plan->over
+                                     ? plan->attention.topk
+                                     : (int32_t)min(plan->attention.topk, problem->keys)};
     if (own->by_keys) {
         own->lloyd = sh_reserve(work, threads, sizeof *own->lloyd);
     } else {

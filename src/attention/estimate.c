@@ -75,7 +75,8 @@ static shoal_status compare_heads(const attention_call *call, const float *out,
         if (!plan)
             continue;
         const score_masks masks = sh_masks_of(call, &view);
-        const shoal_inputs inputs = {.size = sizeof(shoal_inputs), .q = view.q.data,
+        const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                     .q = view.q.data,
                                      .k = view.k.data,
                                      .v = view.v.data,
                                      .query_lengths = &view.queries,
@@ -122,7 +123,8 @@ static shoal_status create_guide(const attention_call *call, const float *out,
     if (wanted && (info->has_clusters || info->picks) && problem->keys > 0) {
         /* One head at a time, into memory for one. */
         const shoal_attention attention = guide_attention(call);
-        const shoal_problem one = {.size = sizeof(shoal_problem), .batch = 1,
+        const shoal_problem one = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
                                    .heads = 1,
                                    .queries = problem->queries,
                                    .keys = problem->keys,
@@ -200,7 +202,8 @@ static void sample_task(void *shared, int64_t task, int thread) {
     const shoal_problem *problem = &call->plan->problem;
     sample *at = &batch->samples[task];
     const head_view view = sh_view_of(call, at->b, at->h);
-    const row_view out = sh_query_rows(call, batch->out, problem->out_strides, at->b, at->h);
+    const row_view out =
+        sh_query_rows(call, batch->out, problem->out_strides, at->b, at->h);
     const score_masks masks = sh_masks_of(call, &view);
     double exact[SLICE];
     (void)thread;

@@ -16,7 +16,7 @@ static int64_t join_rows(half_rows rows, int64_t *count) {
 void sh_widen_rows(const kernel_table *kernels, half_rows rows, int64_t first,
                    int64_t count, float *to) {
     widen_kernel *widen = rows.dtype == SHOAL_DTYPE_BFLOAT16 ? kernels->widen_bfloats
-                                                       : kernels->widen;
+                                                             : kernels->widen;
     const int64_t length = join_rows(rows, &count);
     for (int64_t i = 0; i < count; i++)
         widen(length, rows.data + (first + i) * rows.stride, to + i * rows.dim);
@@ -24,8 +24,9 @@ void sh_widen_rows(const kernel_table *kernels, half_rows rows, int64_t first,
 
 void sh_narrow_rows(const kernel_table *kernels, const float *from, half_rows rows,
                     int64_t first, int64_t count) {
-    round_halves_kernel *narrow = rows.dtype == SHOAL_DTYPE_BFLOAT16 ? kernels->round_bfloats
-                                                               : kernels->round_halves;
+    round_halves_kernel *narrow = rows.dtype == SHOAL_DTYPE_BFLOAT16
+                                      ? kernels->round_bfloats
+                                      : kernels->round_halves;
     const int64_t length = join_rows(rows, &count);
     for (int64_t i = 0; i < count; i++)
         narrow(length, from + i * rows.dim, rows.data + (first + i) * rows.stride);
@@ -184,7 +185,8 @@ static void read_head(const half_head *head, const head_view *view) {
     if (call->gradients || call->has_outputs)
         convert_queries(head, out, problem->out_strides, Dv, rows->out, n, 0);
     if (call->gradients)
-        convert_queries(head, call->gradients->dout, problem->out_strides, Dv, rows->dout, n, 0);
+        convert_queries(head, call->gradients->dout, problem->out_strides, Dv, rows->dout,
+                        n, 0);
 }
 
 static void write_head(const half_head *head, const head_view *view) {
@@ -195,15 +197,16 @@ static void write_head(const half_head *head, const head_view *view) {
     const int64_t b = head->b, D = problem->dim, Dv = problem->value_dim;
     const int64_t kv_head = head->first / (problem->heads / problem->kv_heads);
     if (!gradients && !call->has_outputs)
-        convert_queries(head, call->out, problem->out_strides, Dv, rows->out, view->query_rows,
-                        1);
+        convert_queries(head, call->out, problem->out_strides, Dv, rows->out,
+                        view->query_rows, 1);
     if (!gradients)
         return;
-    convert_queries(head, gradients->dq, problem->q_strides, D, rows->dq, view->query_rows, 1);
-    convert(head, sh_key_rows(call, gradients->dk, problem->k_strides, b, kv_head), D, rows->dk,
-            view->key_rows, 1);
-    convert(head, sh_key_rows(call, gradients->dv, problem->v_strides, b, kv_head), Dv, rows->dv,
-            view->key_rows, 1);
+    convert_queries(head, gradients->dq, problem->q_strides, D, rows->dq,
+                    view->query_rows, 1);
+    convert(head, sh_key_rows(call, gradients->dk, problem->k_strides, b, kv_head), D,
+            rows->dk, view->key_rows, 1);
+    convert(head, sh_key_rows(call, gradients->dv, problem->v_strides, b, kv_head), Dv,
+            rows->dv, view->key_rows, 1);
 }
 
 /* ---- The loop ---------------------------------------------------------------------- */

@@ -60,7 +60,8 @@ static void place_rows(window_work *own, const shoal_plan *plan, block_layout *w
     const shoal_problem *problem = &plan->problem;
     const int64_t rows =
         min(problem->keys, sh_dense_block(plan->kernels) + plan->attention.window);
-    if (problem->dtype == SHOAL_DTYPE_FLOAT32 || plan->attention.kind == SHOAL_KIND_STRIDED)
+    if (problem->dtype == SHOAL_DTYPE_FLOAT32 ||
+        plan->attention.kind == SHOAL_KIND_STRIDED)
         return;
     own->rows = sh_reserve(work, plan->threads, sizeof *own->rows);
     for (int t = 0; t < plan->threads; t++) {

@@ -357,8 +357,8 @@ shoal_status shoal_attention_parse_stored(shoal_context *context, const char *te
 /* Hashes have bits and the keys' metric has a rank: the other one is not used. */
 static bool is_unused(const shoal_attention *attention, const field_row *row) {
     return row->bit != 0 &&
-           row->bit ==
-               (attention->clustering == SHOAL_CLUSTERING_KEYS ? OPTION_BITS : OPTION_RANK);
+           row->bit == (attention->clustering == SHOAL_CLUSTERING_KEYS ? OPTION_BITS
+                                                                       : OPTION_RANK);
 }
 
 static bool is_legal(const field_row *row, int32_t value) {

@@ -312,7 +312,8 @@ static void forward_only(void **state) {
         shoal_plan *without = case_plan(context, &only, 0);
         case_forward(without, &only);
         check_identical(&both.out, &only.out, both.query_lengths, "out");
-        shoal_gradients gradients = {.size = sizeof(shoal_gradients), .out = only.out.data,
+        shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                     .out = only.out.data,
                                      .dout = only.dout.data,
                                      .dq = only.dq.data};
         assert_int_equal(shoal_backward(without, &only.inputs, &gradients),
@@ -335,7 +336,8 @@ static void some_gradients(void **state) {
             attention_case whole = case_create(&spec), part = case_create(&spec);
             case_run_on(NULL, 1, &whole);
             case_forward(whole.plan, &part);
-            shoal_gradients gradients = {.size = sizeof(shoal_gradients), .out = part.out.data,
+            shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                         .out = part.out.data,
                                          .dout = part.dout.data,
                                          .dq = wanted & 1 ? part.dq.data : NULL,
                                          .dk = wanted & 2 ? part.dk.data : NULL,

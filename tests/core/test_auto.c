@@ -41,7 +41,10 @@ static sequence make(int64_t length, double spread) {
             test_normal(test_hash(9, 0, (uint64_t)(group * DIM + i % DIM)));
         made.q[i] = (float)(2 * (1 - spread) * centre + spread * (double)made.q[i]);
     }
-    made.inputs = (shoal_inputs){.size = sizeof(shoal_inputs), .q = made.q, .k = made.k, .v = made.v};
+    made.inputs = (shoal_inputs){.size = sizeof(shoal_inputs),
+                                 .q = made.q,
+                                 .k = made.k,
+                                 .v = made.v};
     return made;
 }
 
@@ -51,7 +54,9 @@ static void destroy(sequence *s) {
 
 static shoal_context *context_with(int threads, int crossover) {
     shoal_context *context;
-    const shoal_options options = {.size = sizeof(shoal_options), .threads = threads, .crossover = crossover};
+    const shoal_options options = {.size = sizeof(shoal_options),
+                                   .threads = threads,
+                                   .crossover = crossover};
     assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
     return context;
 }
@@ -67,7 +72,8 @@ static void run(shoal_context *context, const char *kind, sequence *s, char pick
     assert_int_equal(shoal_forward(plan, &s->inputs, s->out), SHOAL_OK);
     float *dq = s->grad, *dk = dq + s->bytes / 4, *dv = dk + s->bytes / 4;
     assert_int_equal(shoal_backward(plan, &s->inputs,
-                                    &(shoal_gradients){.size = sizeof(shoal_gradients), .out = s->out,
+                                    &(shoal_gradients){.size = sizeof(shoal_gradients),
+                                                       .out = s->out,
                                                        .dout = s->dout,
                                                        .dq = dq,
                                                        .dk = dk,

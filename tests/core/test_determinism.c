@@ -14,7 +14,8 @@ static const char *KINDS[TEST_KINDS + 1];
 /* Kinds that take as long as full get shorter sequences: several blocks still, in
    bearable time. */
 static int64_t long_length(const shoal_attention *attention) {
-    const shoal_problem problem = {.size = sizeof(shoal_problem), .batch = 1,
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
                                    .heads = 1,
                                    .queries = 5003,
                                    .keys = 5003,

@@ -87,23 +87,27 @@ static void run_rank(void *shared, shoal_transport *transport) {
     float *v = part_of(c->inputs.v, V, S, kf, kl, Dv);
     float *dout = part_of(c->dout, U, N, qf, ql, Dv);
     int32_t *brought = c->inputs.clusters ? part_of(c->inputs.clusters, U, N, qf, ql, 4)
-                                        : NULL;
+                                          : NULL;
     float *out = test_memory(U * n + 1, Dv), *dq = test_memory(U * n + 1, D);
     float *dk = test_memory(V * s + 1, D), *dv = test_memory(V * s + 1, Dv);
-    const shoal_inputs inputs = {.size = sizeof(shoal_inputs), .q = q,
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                 .q = q,
                                  .k = k,
                                  .v = v,
                                  .query_lengths = queries,
                                  .key_lengths = keys,
-                                 .groups = brought};
-    const shoal_gradients gradients = {.size = sizeof(shoal_gradients), .out = out,
+                                 .clusters = brought};
+    const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                       .out = out,
                                        .dout = dout,
                                        .dq = dq,
                                        .dk = dk,
                                        .dv = dv};
     shoal_context *context;
     shoal_plan *plan = NULL;
-    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .threads = c->threads}, &context);
+    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options),
+                                          .threads = c->threads},
+                         &context);
     shoal_status status = shoal_plan_create_over(transport, context, &problem,
                                                  &c->attention, SHOAL_WITH_BACKWARD,
                                                  &plan);
@@ -119,8 +123,8 @@ static void run_rank(void *shared, shoal_transport *transport) {
         move_rows(c->dks, dk, V, S, kf, kl, D, 1);
         move_rows(c->dvs, dv, V, S, kf, kl, Dv, 1);
         if (shoal_plan_clusters(plan, NULL))
-            move_rows(c->groups_of_ranks, (void *)shoal_plan_clusters(plan, NULL), U, N, qf,
-                      ql, 4, 1);
+            move_rows(c->groups_of_ranks, (void *)shoal_plan_clusters(plan, NULL), U, N,
+                      qf, ql, 4, 1);
         if (shoal_plan_top_keys(plan, NULL))
             memcpy(c->tops + p * tops_size(c), shoal_plan_top_keys(plan, NULL),
                    sizeof(int32_t) * (size_t)tops_size(c));
@@ -135,8 +139,10 @@ static void run_rank(void *shared, shoal_transport *transport) {
 static void run_alone(distributed_case *c) {
     shoal_context *context;
     shoal_plan *plan;
-    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .threads = 1}, &context);
-    const shoal_gradients gradients = {.size = sizeof(shoal_gradients), .out = c->out,
+    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .threads = 1},
+                         &context);
+    const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                       .out = c->out,
                                        .dout = c->dout,
                                        .dq = c->dq,
                                        .dk = c->dk,
@@ -163,7 +169,8 @@ static void create(distributed_case *c, uint64_t seed) {
     const int64_t k = p->batch * p->kv_heads * p->keys * p->dim;
     const int64_t v = p->batch * p->kv_heads * p->keys * p->value_dim;
     const int64_t n = cells(c, p->queries, 1) + 1;
-    c->inputs = (shoal_inputs){.size = sizeof(shoal_inputs), .q = random_floats(q + 1, seed),
+    c->inputs = (shoal_inputs){.size = sizeof(shoal_inputs),
+                               .q = random_floats(q + 1, seed),
                                .k = random_floats(k + 1, seed + 1),
                                .v = random_floats(v + 1, seed + 2),
                                .query_lengths = c->query_lengths,
@@ -265,7 +272,8 @@ static void random_case(const char *kind, int ranks, uint64_t seed) {
                           .threads = 1 + (int)(seed % 2),
                           .attention = parsed(kind)};
     const int64_t most = seed % 5 ? 300 : 20;
-    c.problem = (shoal_problem){.size = sizeof(shoal_problem), .batch = test_pick(seed, 1, 1, 2),
+    c.problem = (shoal_problem){.size = sizeof(shoal_problem),
+                                .batch = test_pick(seed, 1, 1, 2),
                                 .kv_heads = test_pick(seed, 2, 1, 2),
                                 .queries = test_pick(seed, 3, 1, most),
                                 .keys = test_pick(seed, 4, 1, most),
@@ -300,7 +308,8 @@ static const int ranks_tried[] = {1, 2, 3, 4, 7};
 static distributed_case fixed_case(const char *kind, int64_t n, int ranks,
                                    uint64_t seed) {
     distributed_case c = {.ranks = ranks, .threads = 1, .attention = parsed(kind)};
-    c.problem = (shoal_problem){.size = sizeof(shoal_problem), .batch = 1,
+    c.problem = (shoal_problem){.size = sizeof(shoal_problem),
+                                .batch = 1,
                                 .heads = 1,
                                 .kv_heads = 1,
                                 .queries = n,
@@ -425,7 +434,8 @@ static size_t workspace_over(int ranks) {
                             .exchange = no_exchange};
     shoal_context *context;
     shoal_plan *plan;
-    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .threads = 1}, &context);
+    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .threads = 1},
+                         &context);
     assert_int_equal(shoal_plan_create_over(&over, context, &problem, &attention,
                                             SHOAL_WITH_BACKWARD, &plan),
                      SHOAL_OK);
@@ -506,8 +516,13 @@ static void refused_rank(void *shared, shoal_transport *transport) {
     shoal_context *context;
     shoal_attention attention;
     shoal_plan *plan;
-    shoal_inputs inputs = {.size = sizeof(shoal_inputs), .q = rows, .k = rows, .v = rows, .query_lengths = lengths};
-    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .threads = 1}, &context);
+    shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                           .q = rows,
+                           .k = rows,
+                           .v = rows,
+                           .query_lengths = lengths};
+    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .threads = 1},
+                         &context);
     if (r->what == OTHER_KIND && one)
         kind = "i-clustered-4";
     if (r->what == NO_SUCH_KIND)

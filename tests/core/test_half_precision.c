@@ -130,7 +130,8 @@ static void run_halves(shoal_context *context, attention_case *c, shoal_dtype dt
         assert_int_equal(shoal_forward(plan, &inputs, a.out), SHOAL_OK);
         check_halves(a.out, &c->out, dtype, "out", c);
         if (flags) {
-            const shoal_gradients gradients = {.size = sizeof(shoal_gradients), .out = a.out,
+            const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                               .out = a.out,
                                                .dout = a.dout,
                                                .dq = a.dq,
                                                .dk = a.dk,
@@ -266,14 +267,18 @@ static void the_reference_reads_halves(void **state) {
             k[i] = narrow((float)i / 7 - 11, DTYPES[d]);
             v[i] = (uint16_t)(i % 9);
         }
-        const shoal_problem problem = {.size = sizeof(shoal_problem), .batch = 1,
+        const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                       .batch = 1,
                                        .heads = 1,
                                        .queries = N,
                                        .keys = N,
                                        .dim = D,
                                        .value_dim = D,
                                        .dtype = DTYPES[d]};
-        const shoal_inputs inputs = {.size = sizeof(shoal_inputs), .q = q, .k = k, .v = v};
+        const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                     .q = q,
+                                     .k = k,
+                                     .v = v};
         const shoal_attention attention = spelled("full");
         exact_head *head = exact_load(&problem, &inputs, NULL, &attention, 0, 0);
         assert_non_null(head);
@@ -292,7 +297,8 @@ static size_t workspace(const char *kind, shoal_dtype dtype, int64_t batch,
                         unsigned flags) {
     shoal_context *context = test_context(NULL, 2);
     const shoal_attention attention = spelled(kind);
-    const shoal_problem problem = {.size = sizeof(shoal_problem), .batch = batch,
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = batch,
                                    .heads = 8,
                                    .queries = 4096,
                                    .keys = 4096,
@@ -323,8 +329,8 @@ static void memory_is_bounded(void **state) {
         assert_int_equal(halves, workspace(kinds[i], SHOAL_DTYPE_FLOAT16, 2, 0));
     }
     assert_true(workspace("full", SHOAL_DTYPE_BFLOAT16, 4, SHOAL_WITH_BACKWARD) <
-                workspace("full", SHOAL_DTYPE_FLOAT32, 4, SHOAL_WITH_BACKWARD) + 2 * 8 * head +
-                    400000);
+                workspace("full", SHOAL_DTYPE_FLOAT32, 4, SHOAL_WITH_BACKWARD) +
+                    2 * 8 * head + 400000);
 }
 
 static void other_types_are_refused(void **state) {
@@ -332,7 +338,8 @@ static void other_types_are_refused(void **state) {
     shoal_context *context = test_context(NULL, 1);
     const shoal_attention attention = spelled("full");
     for (int64_t i = 0; i < COUNT_OF(wrong); i++) {
-        const shoal_problem problem = {.size = sizeof(shoal_problem), .batch = 1,
+        const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                       .batch = 1,
                                        .heads = 1,
                                        .queries = 4,
                                        .keys = 4,

@@ -167,9 +167,10 @@ static void a_stride_of_zero_shares(void **state) {
             memcpy(tensor_row(&copied.v, b, 0, 0), copied.v.data,
                    sizeof(float) * (size_t)copied.v.strides.batch);
         }
-        shared.problem.k = copied.k.strides;
-        shared.problem.v = copied.v.strides;
-        shared.problem.k_strides->batch = shared.problem.v_strides->batch = 0;
+        shoal_strides k = copied.k.strides, v = copied.v.strides;
+        k.batch = v.batch = 0;
+        shared.problem.k_strides = &k;
+        shared.problem.v_strides = &v;
         shoal_context *context = test_context(NULL, 2);
         shoal_plan *plans[] = {case_plan(context, &copied, 0),
                                case_plan(context, &shared, 0)};

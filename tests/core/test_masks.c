@@ -189,7 +189,7 @@ static void masks_are_biases(void **state) {
         spec.mask = PAIRS_NONE;
         spec.bias = (pair_layout)layout;
         attention_case biased = case_create(&spec);
-        const shoal_pair_strides *s = &masked.inputs.mask_strides;
+        const shoal_pair_strides *s = masked.inputs.mask_strides;
         const int64_t last = layout == PAIRS_WHOLE
                                  ? spec.heads * spec.queries * spec.keys - 1
                                  : (spec.heads - 1) * s->head +
@@ -215,7 +215,11 @@ static void lowest_biases(void **state) {
     bias[8] = bias[9] = bias[10] = -INFINITY;
     const shoal_problem problem =
         {.batch = 1, .heads = 1, .queries = 4, .keys = 4, .dim = 1, .value_dim = 1};
-    const shoal_inputs inputs = {.size = sizeof(shoal_inputs), .q = q, .k = k, .v = v, .bias = bias};
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                 .q = q,
+                                 .k = k,
+                                 .v = v,
+                                 .bias = bias};
     for (int isa = 0; test_isa(isa); isa++) {
         shoal_context *context = test_context(test_isa(isa), 1);
         assert_int_equal(shoal_attend(context, "full", &problem, &inputs, out), SHOAL_OK);
@@ -422,7 +426,8 @@ static void other_kinds_refuse(void **state) {
                       shoal_plan_create(context, &dropping, &facts->defaults, 0, &plan),
                       facts->name);
         plan = case_run(context, &c);
-        const shoal_gradients gradients = {.size = sizeof(shoal_gradients), .out = c.out.data,
+        const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                           .out = c.out.data,
                                            .dout = c.dout.data,
                                            .dbias = bias};
         check_message(context, shoal_backward(plan, &c.inputs, &gradients), facts->name);
@@ -455,7 +460,7 @@ static void bad_numbers_are_refused(void **state) {
                          SHOAL_INVALID);
     }
     for (int64_t i = 0; i < COUNT_OF(strides); i++) {
-        c.inputs.bias_strides = strides[i];
+        c.inputs.bias_strides = &strides[i];
         assert_int_equal(shoal_forward(plan, &c.inputs, c.out.data), SHOAL_INVALID);
     }
     shoal_plan_destroy(plan);

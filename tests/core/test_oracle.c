@@ -15,14 +15,18 @@ static float mean_position(shoal_context *context, int32_t topk, const float *ke
     const float query = 1;
     float out = -1;
     shoal_attention attention = {.kind = SHOAL_KIND_ORACLE_TOP, .topk = topk};
-    shoal_problem problem = {.size = sizeof(shoal_problem), .batch = 1,
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = 1,
                              .heads = 1,
                              .queries = 1,
                              .keys = KEYS,
                              .dim = 1,
                              .value_dim = 1,
                              .scale = 1};
-    shoal_inputs inputs = {.size = sizeof(shoal_inputs), .q = &query, .k = keys, .v = values};
+    shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                           .q = &query,
+                           .k = keys,
+                           .v = values};
     shoal_plan *plan = NULL;
     for (int l = 0; l < KEYS; l++)
         values[l] = (float)l;

@@ -47,6 +47,9 @@ static void check_plan_refused(change_plan *change, const char *what) {
         change;                                                                          \
     }
 
+static const shoal_strides negative_strides = {-1000, 180, 6};
+static const shoal_strides huge_strides = {INT64_MAX / 2, 180, 6};
+
 PLAN_CHANGE(negative_batch, problem->batch = -1)
 PLAN_CHANGE(negative_heads, problem->heads = -1)
 PLAN_CHANGE(negative_queries, problem->queries = -1)
@@ -66,8 +69,8 @@ PLAN_CHANGE(absurd_batch, problem->batch = INT64_MAX / 2)
 PLAN_CHANGE(absurd_heads, problem->heads = problem->kv_heads = INT64_MAX / 2)
 PLAN_CHANGE(absurd_product, (problem->batch = INT64_C(1) << 40,
                              problem->heads = problem->kv_heads = INT64_C(1) << 30))
-PLAN_CHANGE(negative_stride, problem->q = ((shoal_strides){-1000, 180, 6}))
-PLAN_CHANGE(huge_stride, problem->v = ((shoal_strides){INT64_MAX / 2, 180, 6}))
+PLAN_CHANGE(negative_stride, problem->q_strides = &negative_strides)
+PLAN_CHANGE(huge_stride, problem->v_strides = &huge_strides)
 PLAN_CHANGE(nan_scale, problem->scale = __builtin_nanf(""))
 PLAN_CHANGE(infinite_scale, problem->scale = __builtin_inff())
 PLAN_CHANGE(no_clusters, attention->clusters = 0)
@@ -79,8 +82,10 @@ PLAN_CHANGE(no_bits, attention->bits = 0)
 PLAN_CHANGE(huge_bits, attention->bits = 256)
 PLAN_CHANGE(negative_iterations, attention->iterations = -1)
 PLAN_CHANGE(no_rank, (attention->clustering = SHOAL_CLUSTERING_KEYS, attention->rank = 0))
-PLAN_CHANGE(negative_rank, (attention->clustering = SHOAL_CLUSTERING_KEYS, attention->rank = -16))
-PLAN_CHANGE(huge_rank, (attention->clustering = SHOAL_CLUSTERING_KEYS, attention->rank = 1025))
+PLAN_CHANGE(negative_rank,
+            (attention->clustering = SHOAL_CLUSTERING_KEYS, attention->rank = -16))
+PLAN_CHANGE(huge_rank,
+            (attention->clustering = SHOAL_CLUSTERING_KEYS, attention->rank = 1025))
 PLAN_CHANGE(unknown_groups, attention->clustering = 2)
 PLAN_CHANGE(negative_groups, attention->clustering = -1)
 PLAN_CHANGE(unknown_normaliser, attention->normaliser = 2)
@@ -198,7 +203,8 @@ static void check_inputs_refused(const case_spec *spec, change_inputs *change,
     change(&bad);
     check_refused(context, shoal_forward(plan, &bad.inputs, bad.out.data), what);
     check_untouched(&bad.out, what);
-    shoal_gradients gradients = {.size = sizeof(shoal_gradients), .out = good.out.data,
+    shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                 .out = good.out.data,
                                  .dout = bad.dout.data,
                                  .dq = bad.dq.data,
                                  .dk = bad.dk.data,
@@ -303,7 +309,9 @@ static void outputs(void **state) {
     shoal_context *context = test_context(NULL, 1);
     shoal_plan *plan = case_run(context, &c);
     check_refused(context, shoal_forward(plan, &c.inputs, NULL), "no out");
-    shoal_gradients gradients = {.size = sizeof(shoal_gradients), .out = c.out.data, .dq = c.dq.data};
+    shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                 .out = c.out.data,
+                                 .dq = c.dq.data};
     check_refused(context, shoal_backward(plan, &c.inputs, &gradients), "no dout");
     tensor_guard(&c.out);
     check_refused(context,
@@ -322,7 +330,8 @@ static void outputs(void **state) {
 
 /* Options that are refused still give a context to read the message from, and no more. */
 static void contexts(void **state) {
-    const shoal_options refused[] = {{.isa = "pentium"}, {.threads = -1}};
+    const shoal_options refused[] = {{.size = sizeof(shoal_options), .isa = "pentium"},
+                                     {.size = sizeof(shoal_options), .threads = -1}};
     case_spec spec = usual_spec();
     attention_case c = case_create(&spec);
     for (int64_t i = 0; i < COUNT_OF(refused); i++) {
@@ -351,7 +360,8 @@ static void *one_block(void *user, size_t bytes) {
 static void null_arguments(void **state) {
     shoal_context *context;
     assert_int_equal(shoal_context_create(NULL, NULL), SHOAL_INVALID);
-    assert_int_equal(shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .allocate = one_block},
+    assert_int_equal(shoal_context_create(&(shoal_options){.size = sizeof(shoal_options),
+                                                           .allocate = one_block},
                                           &context),
                      SHOAL_INVALID);
     assert_non_null(strstr(shoal_context_message(context), "release"));
@@ -372,7 +382,9 @@ static void backward_before_forward(void **state) {
     attention_case c = case_create(&spec);
     shoal_context *context = test_context(NULL, 1);
     shoal_plan *plan = case_plan(context, &c, SHOAL_WITH_BACKWARD);
-    const shoal_gradients gradients = {.size = sizeof(shoal_gradients), .out = c.out.data, .dout = c.dout.data};
+    const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                       .out = c.out.data,
+                                       .dout = c.dout.data};
     assert_int_equal(shoal_backward(plan, &c.inputs, &gradients), SHOAL_INVALID);
     assert_non_null(strstr(shoal_context_message(context), "shoal_forward"));
     assert_int_equal(shoal_forward(plan, &c.inputs, c.out.data), SHOAL_OK);

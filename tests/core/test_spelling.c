@@ -31,7 +31,7 @@ static bool same(const shoal_attention *a, const shoal_attention *b) {
     return a->kind == b->kind && a->clusters == b->clusters && a->topk == b->topk &&
            a->bits == b->bits && a->iterations == b->iterations &&
            a->rounds == b->rounds && a->window == b->window && a->rank == b->rank &&
-           a->groups == b->groups && a->normaliser == b->normaliser &&
+           a->clustering == b->clustering && a->normaliser == b->normaliser &&
            a->keyclusters == b->keyclusters && a->block == b->block &&
            a->pool == b->pool && a->near == b->near && a->tolerance == b->tolerance &&
            a->seed == b->seed;
@@ -46,7 +46,7 @@ static void check_parse(const char *text, shoal_attention expected) {
             "\"%s\": kind %d, clusters %d, topk %d, bits %d, iterations %d, rounds %d, "
             "window %d, rank %d, groups %d, normaliser %d, tolerance %g, seed %" PRIu64,
             text, (int)got.kind, got.clusters, got.topk, got.bits, got.iterations,
-            got.rounds, got.window, got.rank, got.groups, got.normaliser,
+            got.rounds, got.window, got.rank, got.clustering, got.normaliser,
             (double)got.tolerance, got.seed);
 }
 
@@ -88,7 +88,7 @@ static void known_spellings(void **state) {
                                   .clusters = 9,
                                   .bits = 63,
                                   .rank = 1024,
-                                  .groups = SHOAL_CLUSTERING_KEYS,
+                                  .clustering = SHOAL_CLUSTERING_KEYS,
                                   .iterations = 10,
                                   .seed = seed});
     check_parse("i-clustered-9:normaliser=query,groups=hash",
@@ -104,7 +104,7 @@ static void known_spellings(void **state) {
                                                      .clusters = 100,
                                                      .topk = 64,
                                                      .rank = 16,
-                                                     .groups = SHOAL_CLUSTERING_KEYS,
+                                                     .clustering = SHOAL_CLUSTERING_KEYS,
                                                      .normaliser = SHOAL_NORMALISER_QUERY,
                                                      .iterations = 6,
                                                      .seed = seed});
@@ -113,7 +113,7 @@ static void known_spellings(void **state) {
                                   .clusters = 25,
                                   .topk = 32,
                                   .rank = 1,
-                                  .groups = SHOAL_CLUSTERING_KEYS,
+                                  .clustering = SHOAL_CLUSTERING_KEYS,
                                   .normaliser = SHOAL_NORMALISER_QUERY,
                                   .iterations = 7,
                                   .seed = 3});
@@ -131,7 +131,8 @@ static void known_spellings(void **state) {
                 (shoal_attention){.kind = SHOAL_KIND_LSH, .rounds = 4, .seed = 77});
     check_parse("lsh-255",
                 (shoal_attention){.kind = SHOAL_KIND_LSH, .rounds = 255, .seed = seed});
-    check_parse("oracle-top-32", (shoal_attention){.kind = SHOAL_KIND_ORACLE_TOP, .topk = 32});
+    check_parse("oracle-top-32",
+                (shoal_attention){.kind = SHOAL_KIND_ORACLE_TOP, .topk = 32});
 }
 
 /* Every kind describes itself: its defaults are what its name alone means, and written
@@ -174,7 +175,8 @@ static shoal_attention random_attention(uint64_t seed) {
         attention.iterations = (int32_t)test_pick(seed, 5, 1, 100);
     if (attention.rank && seed % 11)
         attention.rank = (int32_t)test_pick(seed, 9, 1, 1024);
-    if (attention.kind == SHOAL_KIND_CLUSTERED || attention.kind == SHOAL_KIND_I_CLUSTERED)
+    if (attention.kind == SHOAL_KIND_CLUSTERED ||
+        attention.kind == SHOAL_KIND_I_CLUSTERED)
         attention.clustering = (int32_t)test_pick(seed, 10, 0, 1);
     if (attention.kind == SHOAL_KIND_I_CLUSTERED)
         attention.normaliser = (int32_t)test_pick(seed, 11, 0, 1);
@@ -241,7 +243,7 @@ static void unused_fields(void **state) {
                    .clusters = 3,
                    .bits = -7,
                    .rank = 16,
-                   .groups = SHOAL_CLUSTERING_KEYS,
+                   .clustering = SHOAL_CLUSTERING_KEYS,
                    .iterations = 10},
                   "clustered-3:groups=keys"}};
     for (int64_t i = 0; i < COUNT_OF(cases); i++) {
@@ -387,7 +389,8 @@ static const struct {
 
 static void malformed_spellings(void **state) {
     for (int64_t i = 0; i < COUNT_OF(MALFORMED); i++) {
-        shoal_attention attention = {.kind = SHOAL_KIND_LSH, .rounds = 3}, before = attention;
+        shoal_attention attention = {.kind = SHOAL_KIND_LSH, .rounds = 3},
+                        before = attention;
         const char *text = MALFORMED[i].text;
         if (shoal_attention_parse(context, text, &attention) != SHOAL_INVALID)
             fail_msg("\"%s\" was accepted", text);

@@ -11,7 +11,8 @@
 #include "support.h"
 
 shoal_model_config config_of(const model_case *c) {
-    shoal_model_config config = {.size = sizeof(shoal_model_config), .vocabulary = c->features ? 0 : TEST_VOCABULARY,
+    shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                 .vocabulary = c->features ? 0 : TEST_VOCABULARY,
                                  .features = c->features ? TEST_FEATURES : 0,
                                  .outputs = TEST_OUTPUTS,
                                  .max_length = 1,
@@ -22,10 +23,12 @@ shoal_model_config config_of(const model_case *c) {
                                  .attention = spelled(c->attention),
                                  .shared_qk = c->shared_qk,
                                  .norm = c->post_norm ? SHOAL_NORM_POST : SHOAL_NORM_PRE,
-                                 .activation = c->relu ? SHOAL_ACTIVATION_RELU : SHOAL_ACTIVATION_GELU,
-                                 .positions = c->learned        ? SHOAL_POSITIONS_LEARNED
-                                              : c->no_positions ? SHOAL_POSITIONS_NONE
-                                                                : SHOAL_POSITIONS_SINUSOIDAL,
+                                 .activation = c->relu ? SHOAL_ACTIVATION_RELU
+                                                       : SHOAL_ACTIVATION_GELU,
+                                 .positions = c->learned ? SHOAL_POSITIONS_LEARNED
+                                              : c->no_positions
+                                                  ? SHOAL_POSITIONS_NONE
+                                                  : SHOAL_POSITIONS_SINUSOIDAL,
                                  .pooling = (int32_t)c->pooling,
                                  .dropout = c->dropout,
                                  .form = (int32_t)c->form,
@@ -63,7 +66,8 @@ static void fill_batch(model_setup *setup, const model_case *c, uint64_t seed) {
             (int32_t)(test_hash(seed, 3, (uint64_t)r) % (TEST_OUTPUTS + 1)) - 1;
     for (int64_t i = 0; i < rows * TEST_FEATURES; i++)
         setup->features[i] = (float)test_normal(test_hash(seed, 4, (uint64_t)i));
-    setup->inputs = (shoal_model_inputs){.size = sizeof(shoal_model_inputs), .batch = batch,
+    setup->inputs = (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                         .batch = batch,
                                          .offsets = setup->offsets,
                                          .tokens = setup->tokens,
                                          .types = setup->types,

@@ -21,7 +21,8 @@ enum { SYMBOLS = 6, LENGTH = 5, BATCH = 2, ROWS = BATCH * LENGTH };
 static const int64_t offsets[] = {0, LENGTH, ROWS};
 
 static shoal_model_config small_config(void) {
-    return (shoal_model_config){.size = sizeof(shoal_model_config), .vocabulary = SYMBOLS,
+    return (shoal_model_config){.size = sizeof(shoal_model_config),
+                                .vocabulary = SYMBOLS,
                                 .outputs = SYMBOLS,
                                 .max_length = LENGTH,
                                 .layers = 1,
@@ -74,7 +75,8 @@ static double take_step(training *on) {
             (int32_t)shoal_random_below(5, 1, (uint64_t)(step * ROWS + i), SYMBOLS);
         targets[i] = (tokens[i] + 1) % SYMBOLS;
     }
-    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs), .batch = BATCH,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = BATCH,
                                        .offsets = offsets,
                                        .tokens = tokens,
                                        .training = 1,
@@ -600,7 +602,8 @@ static void large_claims_cost_no_memory(void **state) {
                      SHOAL_OK);
     assert_int_equal(shoal_checkpoint_config(checkpoint, &config, &seed), SHOAL_OK);
     assert_int_equal(shoal_checkpoint_fits(checkpoint, &config), SHOAL_OK);
-    config.positions = SHOAL_POSITIONS_SINUSOIDAL; /* no tensor says how long sequences may be */
+    config.positions =
+        SHOAL_POSITIONS_SINUSOIDAL; /* no tensor says how long sequences may be */
     config.max_length = INT32_MAX / 2;
     assert_int_equal(shoal_model_create(place->context, &config, 1, 1, LENGTH, 0, &model),
                      SHOAL_OK);

@@ -66,7 +66,7 @@ static void check_values(const shoal_array *array, const char *name) {
     static const int32_t integers[6] = {1, -2, 3, -4, 5, -6};
     static const uint16_t halves[6] = {0x3c00, 0x4000, 0x4200, 0x4400, 0x4500, 0x4600};
     size_t bytes = 0;
-    assert_true(sh_npy_data_bytes(array->dtype, array->rank, array->shape, &bytes));
+    assert_true(sh_npy_data_bytes(array->dtype, array->dimensions, array->shape, &bytes));
     assert_true(bytes <= sizeof floats);
     assert_int_equal((uintptr_t)array->data % sizeof(float), 0);
     const bool whole = strstr(name, "int32"), half = strstr(name, "float16");
@@ -217,18 +217,21 @@ static void what_is_written_is_read(void **state) {
                 {4, {2, 3, 4, 5}},
                 {3, {4, 0, 9}},
                 {8, {1, 2, 1, 3, 1, 4, 5, 1}}};
-    static const shoal_dtype dtypes[] = {SHOAL_DTYPE_FLOAT32, SHOAL_DTYPE_INT32, SHOAL_DTYPE_FLOAT16};
+    static const shoal_dtype dtypes[] = {SHOAL_DTYPE_FLOAT32, SHOAL_DTYPE_INT32,
+                                         SHOAL_DTYPE_FLOAT16};
     for (size_t i = 0; i < 3 * sizeof rows / sizeof *rows; i++) {
-        shoal_array back,
-            array = {.dtype = dtypes[i % 3], .rank = rows[i / 3].rank, .data = values};
+        shoal_array back, array = {.dtype = dtypes[i % 3],
+                                   .dimensions = rows[i / 3].rank,
+                                   .data = values};
         size_t bytes;
         memcpy(array.shape, rows[i / 3].shape, sizeof array.shape);
-        assert_true(sh_npy_data_bytes(array.dtype, array.rank, array.shape, &bytes));
+        assert_true(
+            sh_npy_data_bytes(array.dtype, array.dimensions, array.shape, &bytes));
         assert_int_equal(shoal_array_write(context, inside("again.npy"), &array),
                          SHOAL_OK);
         assert_int_equal(shoal_array_read(context, inside("again.npy"), &back), SHOAL_OK);
         assert_int_equal(back.dtype, array.dtype);
-        assert_int_equal(back.rank, array.rank);
+        assert_int_equal(back.dimensions, array.dimensions);
         assert_memory_equal(back.shape, array.shape, sizeof array.shape);
         assert_memory_equal(back.data, values, bytes);
         shoal_array_release(&back);
@@ -239,9 +242,9 @@ static void impossible_arrays_are_not_written(void **state) {
     float value = 1;
     shoal_array good = {SHOAL_DTYPE_FLOAT32, 2, {1, 1}, &value, NULL, 0}, bad;
     const char *path = inside("impossible.npy");
-    bad = good, bad.rank = 9;
+    bad = good, bad.dimensions = 9;
     assert_int_equal(shoal_array_write(context, path, &bad), SHOAL_INVALID);
-    bad = good, bad.rank = -1;
+    bad = good, bad.dimensions = -1;
     assert_int_equal(shoal_array_write(context, path, &bad), SHOAL_INVALID);
     bad = good, bad.shape[1] = -1;
     assert_int_equal(shoal_array_write(context, path, &bad), SHOAL_INVALID);

@@ -28,23 +28,27 @@ static void library_weights(const proposition_data *data, shoal_kind kind, float
     float *identity = test_memory(keys * keys, sizeof *identity);
     for (int64_t l = 0; l < keys; l++)
         identity[l * keys + l] = 1;
-    shoal_problem problem = {.size = sizeof(shoal_problem), .batch = 1,
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = 1,
                              .heads = data->heads,
                              .queries = data->queries,
                              .keys = keys,
                              .dim = data->dim,
                              .value_dim = keys,
                              .scale = data->scale,
-                             .v = {.position = keys}};
+                             .v_strides = &(shoal_strides){.position = keys}};
     shoal_attention attention = {.kind = kind,
                                  .clusters = data->clusters,
                                  .bits = 63,
                                  .rank = 16,
                                  .iterations = 10,
                                  .topk = data->topk,
-                                 .groups = (int32_t)data->grouping,
+                                 .clustering = (int32_t)data->grouping,
                                  .seed = 1};
-    shoal_inputs inputs = {.size = sizeof(shoal_inputs), .q = data->q, .k = data->k, .v = identity};
+    shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                           .q = data->q,
+                           .k = data->k,
+                           .v = identity};
     shoal_context *context = test_context(NULL, 0);
     shoal_plan *plan = NULL;
     assert_int_equal(shoal_plan_create(context, &problem, &attention, 0, &plan),
@@ -211,7 +215,7 @@ static shoal_array read_layer(shoal_context *context, const real_layer *layer,
     if (shoal_array_read(context, layer_path(layer, which), &array) != SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
     assert_int_equal(array.dtype, SHOAL_DTYPE_FLOAT32);
-    assert_int_equal(array.rank, 4);
+    assert_int_equal(array.dimensions, 4);
     return array;
 }
 

@@ -14,7 +14,8 @@ static int32_t tokens[ROWS];
 static float direction[ROWS * OUTPUTS];
 
 static shoal_model *make_model(shoal_context *context, int32_t norm) {
-    const shoal_model_config config = {.size = sizeof(shoal_model_config), .vocabulary = VOCABULARY,
+    const shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                       .vocabulary = VOCABULARY,
                                        .outputs = OUTPUTS,
                                        .max_length = 8,
                                        .layers = 2,
@@ -43,7 +44,8 @@ static void run_share(shoal_model *model, int64_t first, int64_t last) {
     const int64_t row = offsets[first], rows = offsets[last] - row;
     for (int64_t b = first; b <= last; b++)
         own[b - first] = offsets[b] - row;
-    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs), .batch = last - first,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = last - first,
                                        .offsets = own,
                                        .tokens = tokens + row,
                                        .training = 1,
@@ -127,7 +129,10 @@ static void wrong_calls_are_refused(void **state) {
     shoal_context *context = test_context(NULL, 1);
     shoal_model *model = make_model(context, SHOAL_NORM_PRE), *view;
     float *out;
-    shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs), .batch = BATCH, .offsets = offsets, .tokens = tokens};
+    shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                 .batch = BATCH,
+                                 .offsets = offsets,
+                                 .tokens = tokens};
     inputs.first_row = -1;
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
     inputs.first_row = 0;

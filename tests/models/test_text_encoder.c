@@ -26,7 +26,8 @@ static int close_context(void **state) {
     return 0;
 }
 
-static shoal_text_encoder *open_encoder(const char *name, shoal_text_encoder_options options) {
+static shoal_text_encoder *open_encoder(const char *name,
+                                        shoal_text_encoder_options options) {
     shoal_text_encoder *made;
     if (shoal_text_encoder_open(context, recorded_text(name), &options, &made) !=
         SHOAL_OK)
@@ -101,7 +102,9 @@ static const char *const texts[] = {"Attention in linear time.", "a", "", TIS,
 static void check_hidden(const char *name, const char *file, const char *attention) {
     record r = open_record(name, file);
     shoal_text_encoder *e =
-        open_encoder(name, (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options), .attention = attention});
+        open_encoder(name, (shoal_text_encoder_options){.size = sizeof(
+                                                            shoal_text_encoder_options),
+                                                        .attention = attention});
     const float *hidden;
     assert_int_equal(shoal_text_encoder_forward(e, r.texts, r.offsets, r.ids, r.types,
                                                 &hidden),
@@ -129,7 +132,10 @@ static void vectors_of_texts(void **state) {
         assert_int_equal(r.texts, COUNT_OF(texts));
         for (int64_t rows = 0; rows <= 64; rows += 64) { /* one batch, and several */
             shoal_text_encoder *e =
-                open_encoder(names[i], (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options), .rows = rows});
+                open_encoder(names[i],
+                             (shoal_text_encoder_options){.size = sizeof(
+                                                              shoal_text_encoder_options),
+                                                          .rows = rows});
             float *vectors = test_memory(r.texts * r.size, sizeof *vectors);
             assert_int_equal(shoal_text_encoder_embed(e, r.texts, texts, NULL, vectors),
                              SHOAL_OK);
@@ -146,7 +152,10 @@ static void vectors_of_texts(void **state) {
 static void check_pooling(const char *name, int32_t pooling) {
     record r = open_record(name, "expected.safetensors");
     shoal_text_encoder *e =
-        open_encoder(name, (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options), .pooling = pooling, .normalize = 1});
+        open_encoder(name, (shoal_text_encoder_options){.size = sizeof(
+                                                            shoal_text_encoder_options),
+                                                        .pooling = pooling,
+                                                        .normalize = 1});
     float *got = test_memory(r.texts * r.size, sizeof *got),
           *wanted = test_memory(r.size, sizeof *wanted);
     assert_int_equal(shoal_text_encoder_embed(e, r.texts, texts, NULL, got), SHOAL_OK);
@@ -179,18 +188,23 @@ static void poolings(void **state) {
 /* Windows of a long text by hand: [CLS] some tokens [SEP], mean over all rows. */
 static void windows(void **state) {
     enum { WINDOW = 12, STRIDE = 7, ROOM = WINDOW - 2, MOST = 400 };
-    shoal_text_encoder *e = open_encoder("bert", (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options), .window = WINDOW,
-                                                                      .stride = STRIDE,
-                                                                      .rows = 30});
+    shoal_text_encoder *e =
+        open_encoder("bert", (shoal_text_encoder_options){.size = sizeof(
+                                                              shoal_text_encoder_options),
+                                                          .window = WINDOW,
+                                                          .stride = STRIDE,
+                                                          .rows = 30});
     shoal_tokenizer *t;
     shoal_tokens tokens;
-    const int64_t size = shoal_text_encoder_describe(e)->size;
+    const int64_t size = shoal_text_encoder_describe(e)->width;
     float *got = test_memory(size, sizeof *got);
     double *wanted = test_memory(size, sizeof *wanted);
     int32_t all[MOST];
     assert_int_equal(shoal_text_encoder_embed(e, 1, &texts[4], NULL, got), SHOAL_OK);
     assert_int_equal(shoal_tokenizer_open(context, recorded_text("bert"), &t), SHOAL_OK);
-    shoal_text given = {.size = sizeof(shoal_text), .text = texts[4], .bytes = SHOAL_TERMINATED};
+    shoal_text given = {.size = sizeof(shoal_text),
+                        .text = texts[4],
+                        .bytes = SHOAL_TERMINATED};
     assert_int_equal(shoal_tokenizer_encode(t, &given, &tokens), SHOAL_OK);
     const int64_t count = tokens.count - 2;
     assert_true(count > 3 * ROOM && count < MOST - 2);
@@ -227,9 +241,11 @@ static void long_texts(void **state) {
         const int64_t size = 16;
         float both[2][16];
         const char *start = "queries huddle";
-        shoal_text_encoder *cut =
-            open_encoder(names[n],
-                         (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options), .window = 8, .long_texts = SHOAL_LONG_TEXTS_CUT});
+        shoal_text_encoder *cut = open_encoder(
+            names[n],
+            (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
+                                         .window = 8,
+                                         .long_texts = SHOAL_LONG_TEXTS_CUT});
         assert_int_equal(shoal_text_encoder_embed(cut, 1, &texts[4], NULL, both[0]),
                          SHOAL_OK);
         assert_int_equal(shoal_text_encoder_embed(cut, 1, &start, NULL, both[1]),
@@ -238,10 +254,11 @@ static void long_texts(void **state) {
         shoal_text_encoder_destroy(cut);
 
         record r = open_record(names[n], "expected.safetensors");
-        shoal_text_encoder *e =
-            open_encoder(names[n],
-                         (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options), .rows = 4096,
-                                              .long_texts = SHOAL_LONG_TEXTS_STRETCH});
+        shoal_text_encoder *e = open_encoder(
+            names[n],
+            (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
+                                         .rows = 4096,
+                                         .long_texts = SHOAL_LONG_TEXTS_STRETCH});
         assert_int_equal(shoal_text_encoder_embed(e, 1, &texts[3], NULL, both[0]),
                          SHOAL_OK);
         expect_close(size, both[0], r.vectors + 3 * size, "stretched");
@@ -265,7 +282,10 @@ static void threads_change_no_bit(void **state) {
             context = test_context(NULL, i ? 3 : 1);
             shoal_text_encoder *e =
                 open_encoder(names[n],
-                             (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options), .attention = "shoal-3", .rows = 128});
+                             (shoal_text_encoder_options){.size = sizeof(
+                                                              shoal_text_encoder_options),
+                                                          .attention = "shoal-3",
+                                                          .rows = 128});
             assert_int_equal(shoal_text_encoder_embed(e, COUNT_OF(texts), texts, NULL,
                                                       vectors[i]),
                              SHOAL_OK);
@@ -280,7 +300,9 @@ static void threads_change_no_bit(void **state) {
 /* ---- Refusals --------------------------------------------------------------------- */
 
 static void wrong_calls(void **state) {
-    shoal_text_encoder *e = open_encoder("bert", (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options)});
+    shoal_text_encoder *e =
+        open_encoder("bert", (shoal_text_encoder_options){
+                                 .size = sizeof(shoal_text_encoder_options)});
     const float *hidden;
     const int64_t fine[] = {0, 2}, late[] = {1, 2}, long_one[] = {0, 65};
     int32_t ids[65] = {1, 2}, types[65] = {0, 0};
@@ -413,7 +435,8 @@ static void pooling_files(void **state) {
         {"{\"pooling_mode_lasttoken\": true}", 0},
         {"{\"pooling_mode_cls_token\": true, \"pooling_mode_mean_tokens\": true}", 0},
         /* sentence-transformers 6 */
-        {"{\"pooling_mode\": \"cls\", \"include_prompt\": true}", SHOAL_TEXT_POOLING_FIRST},
+        {"{\"pooling_mode\": \"cls\", \"include_prompt\": true}",
+         SHOAL_TEXT_POOLING_FIRST},
         {"{\"pooling_mode\": [\"max\"]}", SHOAL_TEXT_POOLING_MAX},
         {"{\"pooling_mode\": \"mean\", \"pooling_mode_cls_token\": true}",
          SHOAL_TEXT_POOLING_MEAN},
@@ -443,7 +466,8 @@ static bool survive(const char *name, int64_t fail_at) {
     float vector[16];
     assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
     allocator.fail_at = allocator.calls + fail_at;
-    const shoal_text_encoder_options small = {.size = sizeof(shoal_text_encoder_options), .rows = 128};
+    const shoal_text_encoder_options small = {.size = sizeof(shoal_text_encoder_options),
+                                              .rows = 128};
     shoal_status status =
         shoal_text_encoder_open(context, recorded_text(name), &small, &e);
     if (status == SHOAL_OK)

@@ -53,7 +53,8 @@ static void expect_list(const json_t *expected, const int32_t *got, int64_t coun
 
 static void check_case(shoal_tokenizer *tokenizer, const json_t *one) {
     const char *text = json_string_value(json_object_get(one, "text"));
-    shoal_text given = {.size = sizeof(shoal_text), .text = text,
+    shoal_text given = {.size = sizeof(shoal_text),
+                        .text = text,
                         .bytes = SHOAL_TERMINATED,
                         .pair = json_string_value(json_object_get(one, "pair")),
                         .pair_bytes = SHOAL_TERMINATED,
@@ -114,7 +115,10 @@ static void recorded_unigram_bytes(void **state) {
 
 static shoal_status encode(shoal_tokenizer *tokenizer, const char *text, int64_t most,
                            shoal_tokens *tokens) {
-    shoal_text given = {.size = sizeof(shoal_text), .text = text, .bytes = SHOAL_TERMINATED, .most = most};
+    shoal_text given = {.size = sizeof(shoal_text),
+                        .text = text,
+                        .bytes = SHOAL_TERMINATED,
+                        .most = most};
     return shoal_tokenizer_encode(tokenizer, &given, tokens);
 }
 
@@ -156,7 +160,7 @@ static void limits(void **state) {
     assert_int_equal(cut.count, 4);
     assert_int_equal(cut.left_out, 3);
     assert_int_equal(encode(tokenizer, "a b c d e", 1, &cut), SHOAL_INVALID);
-    shoal_text bare = {.size = sizeof(shoal_text), .text = "a b", .size = 1, .bare = 1};
+    shoal_text bare = {.size = sizeof(shoal_text), .text = "a b", .bytes = 1, .bare = 1};
     assert_int_equal(shoal_tokenizer_encode(tokenizer, &bare, &cut), SHOAL_OK);
     assert_int_equal(cut.count, 1);
     assert_true(shoal_tokenizer_size(tokenizer) > 100);
@@ -171,7 +175,7 @@ static void bad_texts(void **state) {
     assert_int_equal(encode(tokenizer, "a\xed\xa0\x80", 0, &tokens), SHOAL_INVALID);
     assert_int_equal(encode(tokenizer, "\xc3", 0, &tokens), SHOAL_INVALID);
     assert_int_equal(encode(tokenizer, NULL, 0, &tokens), SHOAL_INVALID);
-    shoal_text large = {.size = sizeof(shoal_text), .text = "a", .size = (1 << 24) + 1};
+    shoal_text large = {.size = sizeof(shoal_text), .text = "a", .bytes = (1 << 24) + 1};
     assert_int_equal(shoal_tokenizer_encode(tokenizer, &large, &tokens), SHOAL_INVALID);
     assert_int_equal(shoal_tokenizer_encode(NULL, &large, &tokens), SHOAL_INVALID);
     shoal_tokenizer_destroy(tokenizer);

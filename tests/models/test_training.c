@@ -170,7 +170,8 @@ typedef struct {
 } vectors;
 
 static vectors vectors_create(int threads) {
-    const shoal_model_config config = {.size = sizeof(shoal_model_config), .max_length = 8,
+    const shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                       .max_length = 8,
                                        .layers = 1,
                                        .heads = 4,
                                        .head_dim = 16,
@@ -199,14 +200,16 @@ static void step_by_hand(const shoal_optimizer_config *s, double rate, double t,
                          double *m, double *v, double *p) {
     const double b1 = (double)s->beta1, b2 = (double)s->beta2;
     const double decay = (double)s->weight_decay;
-    const bool l2 = s->kind == SHOAL_OPTIMIZER_KIND_RADAM_L2 || s->kind == SHOAL_OPTIMIZER_KIND_ADAM_L2;
+    const bool l2 = s->kind == SHOAL_OPTIMIZER_KIND_RADAM_L2 ||
+                    s->kind == SHOAL_OPTIMIZER_KIND_ADAM_L2;
     if (l2)
         g += decay * *p;
     *m = b1 * *m + (1 - b1) * g;
     *v = b2 * *v + (1 - b2) * g * g;
     double mean = *m / (1 - pow(b1, t));
     double change = mean / (sqrt(*v / (1 - pow(b2, t))) + (double)s->epsilon);
-    if (s->kind == SHOAL_OPTIMIZER_KIND_RADAM || s->kind == SHOAL_OPTIMIZER_KIND_RADAM_L2) {
+    if (s->kind == SHOAL_OPTIMIZER_KIND_RADAM ||
+        s->kind == SHOAL_OPTIMIZER_KIND_RADAM_L2) {
         double most = 2 / (1 - b2) - 1;
         double rho = most - 2 * t * pow(b2, t) / (1 - pow(b2, t));
         double r = sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho));
@@ -244,7 +247,8 @@ static void check_optimizer(const shoal_optimizer_config *config) {
 }
 
 static void optimizers_do_what_was_published(void **state) {
-    for (int32_t kind = SHOAL_OPTIMIZER_KIND_RADAM; kind <= SHOAL_OPTIMIZER_KIND_ADAM_L2; kind++) {
+    for (int32_t kind = SHOAL_OPTIMIZER_KIND_RADAM; kind <= SHOAL_OPTIMIZER_KIND_ADAM_L2;
+         kind++) {
         shoal_optimizer_config config = shoal_optimizer_config_defaults();
         config.kind = kind;
         check_optimizer(&config);

@@ -40,7 +40,9 @@ static void expect_ids(shoal_tokenizer *tokenizer, const char *text, const char 
     shoal_tokens tokens;
     char got[200] = "";
     assert_int_equal(shoal_tokenizer_encode(tokenizer,
-                                            &(shoal_text){.size = sizeof(shoal_text), .text = text, .bytes = SHOAL_TERMINATED},
+                                            &(shoal_text){.size = sizeof(shoal_text),
+                                                          .text = text,
+                                                          .bytes = SHOAL_TERMINATED},
                                             &tokens),
                      SHOAL_OK);
     for (int64_t i = 0; i < tokens.count; i++)
@@ -219,7 +221,10 @@ static void endless_text(void **state) {
                   STEPS(TWICE(TWICE(TWICE(REPLACE("String", "a", "aaaaaaaaaaaaaaaa")))))),
               NULL);
     memset(text, 'a', sizeof text - 1);
-    assert_int_equal(shoal_tokenizer_encode(made, &(shoal_text){.size = sizeof(shoal_text), .text = text, .bytes = SHOAL_TERMINATED},
+    assert_int_equal(shoal_tokenizer_encode(made,
+                                            &(shoal_text){.size = sizeof(shoal_text),
+                                                          .text = text,
+                                                          .bytes = SHOAL_TERMINATED},
                                             &tokens),
                      SHOAL_BAD_FILE);
     assert_non_null(strstr(shoal_context_message(context), "64 times as long"));

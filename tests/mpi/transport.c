@@ -90,7 +90,8 @@ static void check_sums(shoal_sum_type type) {
 static void check_traffic(void) {
     const int64_t count = 100003, before = ranks->sent, others = ranks->ranks - 1;
     float *values = own_values(SHOAL_SUM_TYPE_FLOAT, count);
-    expect(ranks->sum(ranks, SHOAL_SUM_TYPE_FLOAT, count, values) == SHOAL_OK, "sum", count);
+    expect(ranks->sum(ranks, SHOAL_SUM_TYPE_FLOAT, count, values) == SHOAL_OK, "sum",
+           count);
     const int64_t most = 8 * others * (count / ranks->ranks + 1);
     expect(ranks->sent - before <= most, "traffic", ranks->sent - before);
     free(values);

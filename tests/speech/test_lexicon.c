@@ -48,7 +48,7 @@ static void kaldi_is_read(void **state) {
     shoal_lexicon *lexicon = read_text("THE DH AH\nTHE DH IY\nTHE DH AH\n\n"
                                        "CAT\tK AE T\r\n!SIL SIL\ncat K\n",
                                        NULL);
-    const shoal_lexicon_info info = shoal_lexicon_describe(lexicon);
+    const shoal_lexicon_info info = *shoal_lexicon_describe(lexicon);
     assert_int_equal(info.words, 4);
     assert_int_equal(info.pronunciations, 5);
     assert_int_equal(info.phones, 7);
@@ -88,14 +88,18 @@ static void cmudict_is_read(void **state) {
     check_word(lexicon, "A(B)", "EY");
     check_word(lexicon, "X(2)y", "EH3");
     shoal_lexicon_destroy(lexicon);
-    lexicon = read_text(text, &(shoal_lexicon_options){.size = sizeof(shoal_lexicon_options), .keep_stress = 1});
+    lexicon =
+        read_text(text, &(shoal_lexicon_options){.size = sizeof(shoal_lexicon_options),
+                                                 .keep_stress = 1});
     check_word(lexicon, "THE", "DH AH0 | DH IY1 | DH AH1");
     shoal_lexicon_destroy(lexicon);
 }
 
 static void phones_may_be_given(void **state) {
     static const char *const phones[] = {"Z", "SIL", "A"};
-    const shoal_lexicon_options options = {.size = sizeof(shoal_lexicon_options), .phones = phones, .phone_count = 3};
+    const shoal_lexicon_options options = {.size = sizeof(shoal_lexicon_options),
+                                           .phones = phones,
+                                           .phone_count = 3};
     shoal_lexicon *lexicon = read_text("x A Z\n", &options);
     assert_string_equal(shoal_lexicon_phone(lexicon, 0), "Z");
     assert_string_equal(shoal_lexicon_phone(lexicon, 1), "A");
@@ -107,11 +111,13 @@ static void phones_may_be_given(void **state) {
                      SHOAL_BAD_FILE);
     assert_non_null(strstr(shoal_context_message(context), "line 2: B is no phone of"));
     static const char *const twice[] = {"A", "A"};
-    assert_int_equal(shoal_lexicon_open(context, &path, 1,
-                                        &(shoal_lexicon_options){.size = sizeof(shoal_lexicon_options), .phones = twice,
-                                                                 .phone_count = 2},
-                                        &lexicon),
-                     SHOAL_INVALID);
+    assert_int_equal(
+        shoal_lexicon_open(context, &path, 1,
+                           &(shoal_lexicon_options){.size = sizeof(shoal_lexicon_options),
+                                                    .phones = twice,
+                                                    .phone_count = 2},
+                           &lexicon),
+        SHOAL_INVALID);
 }
 
 static void files_are_joined(void **state) {

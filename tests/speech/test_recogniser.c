@@ -35,7 +35,8 @@ enum { NOTES = sizeof notes / sizeof *notes, AGED = 9 };
 /* FOLDER/NAME with these notes, one of them with another value or, NULL, left out. */
 static const char *save(const char *name, int count, const char *key, const char *value) {
     static char path[512];
-    const shoal_model_config config = {.size = sizeof(shoal_model_config), .features = BANDS * CONTEXT,
+    const shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                       .features = BANDS * CONTEXT,
                                        .outputs = 4,
                                        .max_length = 4000,
                                        .layers = 1,
@@ -74,11 +75,11 @@ static void notes_are_read(void **state) {
     (void)state;
     save("checkpoint.safetensors", NOTES, "state.step", "3");
     shoal_recogniser *r = open_model(folder, NULL);
-    assert_int_equal(shoal_recogniser_describe(r).step, 3);
+    assert_int_equal(shoal_recogniser_describe(r)->step, 3);
     shoal_recogniser_destroy(r);
     save("best.safetensors", NOTES, NULL, NULL);
     r = open_model(folder, NULL); /* the best goes first */
-    const shoal_recogniser_info info = shoal_recogniser_describe(r);
+    const shoal_recogniser_info info = *shoal_recogniser_describe(r);
     assert_non_null(strstr(info.path, "/best.safetensors"));
     assert_int_equal(info.step, 17);
     assert_int_equal(info.loss, SHOAL_RECOGNISER_LOSS_CTC);
@@ -91,8 +92,8 @@ static void notes_are_read(void **state) {
     assert_null(shoal_recogniser_unit(r, 3));
     shoal_recogniser_destroy(r);
     r = open_model(save("old", AGED, NULL, NULL), NULL);
-    assert_int_equal(shoal_recogniser_describe(r).features.rate, 16000);
-    assert_int_equal(shoal_recogniser_describe(r).features.every, 1);
+    assert_int_equal(shoal_recogniser_describe(r)->features.rate, 16000);
+    assert_int_equal(shoal_recogniser_describe(r)->features.every, 1);
     shoal_recogniser_destroy(r);
 }
 
@@ -155,8 +156,9 @@ static void sound_is_heard(void **state) {
     shoal_recogniser *r = open_model(save("good", NOTES, NULL, NULL), NULL);
     shoal_recognition heard;
     assert_int_equal(shoal_recogniser_recognise(r, samples, SAMPLES, &heard), SHOAL_OK);
-    const shoal_features_config config = shoal_recogniser_describe(r).features;
-    const shoal_fbank_options fbank = {.size = sizeof(shoal_fbank_options), .bands = BANDS};
+    const shoal_features_config config = shoal_recogniser_describe(r)->features;
+    const shoal_fbank_options fbank = {.size = sizeof(shoal_fbank_options),
+                                       .bands = BANDS};
     const int64_t frames = shoal_fbank_frames(&fbank, SAMPLES);
     const int64_t rows = (frames + HOP - 1) / HOP;
     float *features = malloc(sizeof(float) * (size_t)(frames * BANDS));
@@ -171,13 +173,14 @@ static void sound_is_heard(void **state) {
                     stacked[(i * CONTEXT + k) * BANDS + band] =
                         features[t * BANDS + band];
             }
-    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs), .batch = 1,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = 1,
                                        .offsets = (int64_t[]){0, rows},
                                        .features = stacked};
     shoal_model *view;
     float *out;
-    assert_int_equal(shoal_model_create_view(shoal_recogniser_describe_parts(r).model, NULL, 1, rows,
-                                      &view),
+    assert_int_equal(shoal_model_create_view(shoal_recogniser_describe_parts(r)->model,
+                                             NULL, 1, rows, &view),
                      SHOAL_OK);
     assert_int_equal(shoal_model_forward(view, &inputs, &out), SHOAL_OK);
     int64_t count = 0;

@@ -188,7 +188,7 @@ static void every_task_has_its_fields(void **state) {
         char config[4096], value[SHOAL_VALUE_SIZE], json[8192];
         assert_true(task->config_size <= sizeof config);
         assert_int_equal(shoal_config_init(context, task, "default", config,
-                                               sizeof config),
+                                           sizeof config),
                          SHOAL_OK);
         for (int i = 0; (field = shoal_task_field(task, i)); i++) {
             assert_ptr_equal(shoal_task_field_find(task, field->name), field);
@@ -197,8 +197,7 @@ static void every_task_has_its_fields(void **state) {
                              SHOAL_OK);
         }
         assert_true(shoal_config_json(task, config, json, sizeof json) < sizeof json);
-        assert_int_equal(shoal_config_init(context, task, "fly", config,
-                                               sizeof config),
+        assert_int_equal(shoal_config_init(context, task, "fly", config, sizeof config),
                          SHOAL_INVALID);
     }
     assert_null(shoal_task_find("fly"));

@@ -83,18 +83,20 @@ static void classes_are_predictions(void **state) {
     shoal_text texts[4];
     float logits[4][2];
     assert_int_equal(shoal_finetuned_open(context, glue_run, NULL, &model), SHOAL_OK);
-    const shoal_finetuned_info info = shoal_finetuned_describe(model);
+    const shoal_finetuned_info info = *shoal_finetuned_describe(model);
     assert_string_equal(info.dataset, "RTE");
     assert_true(info.classes == 2 && info.step == 1 && !info.not_best);
     assert_string_equal(shoal_finetuned_class(model, 1), "not_entailment");
     assert_null(shoal_finetuned_class(model, 2));
     for (int i = 0; i < 4; i++)
-        texts[i] = (shoal_text){.size = sizeof(shoal_text), .text = pairs[i][0],
+        texts[i] = (shoal_text){.size = sizeof(shoal_text),
+                                .text = pairs[i][0],
                                 .bytes = SHOAL_TERMINATED,
                                 .pair = pairs[i][1],
                                 .pair_bytes = SHOAL_TERMINATED};
     assert_int_equal(shoal_finetuned_classify(model, 4, texts, logits[0]), SHOAL_OK);
-    assert_int_equal(shoal_evaluation_create(context, glue_run, NULL, &evaluation), SHOAL_OK);
+    assert_int_equal(shoal_evaluation_create(context, glue_run, NULL, &evaluation),
+                     SHOAL_OK);
     const char *at = shoal_evaluation_predictions(evaluation);
     for (int i = 0; i < 4; i++) {
         double predicted;
@@ -119,7 +121,8 @@ static void answers_are_predictions(void **state) {
                      SHOAL_OK);
     assert_true(answer.windows == 1 && isfinite(answer.score) && answer.text[0] &&
                 answer.end - answer.begin == (int64_t)strlen(answer.text));
-    assert_int_equal(shoal_evaluation_create(context, squad_run, NULL, &evaluation), SHOAL_OK);
+    assert_int_equal(shoal_evaluation_create(context, squad_run, NULL, &evaluation),
+                     SHOAL_OK);
     snprintf(wanted, sizeof wanted, "\"q\": \"%s\"", answer.text);
     assert_non_null(strstr(shoal_evaluation_predictions(evaluation), wanted));
     shoal_evaluation_destroy(evaluation);
@@ -142,7 +145,8 @@ static void rows_and_controls(void **state) {
     options.attention = kinds;
     options.kinds = 2;
     options.controls = 1;
-    assert_int_equal(shoal_evaluation_create(context, glue_run, &options, &evaluation), SHOAL_OK);
+    assert_int_equal(shoal_evaluation_create(context, glue_run, &options, &evaluation),
+                     SHOAL_OK);
     for (int i = 0; i < 5; i++) {
         assert_int_equal(shoal_evaluation_row_get(evaluation, i, &row), SHOAL_OK);
         assert_true(row.control == (i >= 2) && row.trained == (i == 0));
@@ -160,7 +164,8 @@ static void rows_and_controls(void **state) {
     shoal_evaluation_destroy(evaluation);
 
     /* The weights are whole again. */
-    assert_int_equal(shoal_evaluation_create(context, glue_run, NULL, &evaluation), SHOAL_OK);
+    assert_int_equal(shoal_evaluation_create(context, glue_run, NULL, &evaluation),
+                     SHOAL_OK);
     assert_int_equal(shoal_evaluation_row_get(evaluation, 0, &row), SHOAL_OK);
     assert_true(row.loss == losses[0]);
     shoal_evaluation_destroy(evaluation);

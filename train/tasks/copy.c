@@ -46,7 +46,8 @@ static void make_sequence(uint64_t key, int64_t length, int32_t loss, int64_t fi
             const bool hidden = masked && which == copy;
             tokens[place] = hidden ? MASK : symbol;
             answers[place] = hidden ? symbol : SHOAL_IGNORED;
-            targets[place] = hidden || loss == SHOAL_COPY_LOSS_ALL ? symbol : SHOAL_IGNORED;
+            targets[place] = hidden || loss == SHOAL_COPY_LOSS_ALL ? symbol
+                                                                   : SHOAL_IGNORED;
         }
     }
 }
@@ -164,7 +165,8 @@ static shoal_status make_batch(void *place, shoal_part part, int64_t number,
     sh_copy_make(config, part, number, first, own, batch);
     data->some = config->loss != SHOAL_COPY_LOSS_ALL &&
                  !(part == SHOAL_PART_TRAIN && config->train.model.dropout > 0);
-    *inputs = (shoal_model_inputs){.size = sizeof(shoal_model_inputs), .batch = own,
+    *inputs = (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                   .batch = own,
                                    .offsets = batch->offsets,
                                    .tokens = batch->tokens,
                                    .wanted = data->some ? batch->masked : NULL,

@@ -16,13 +16,13 @@
 
 #define DATA_FIELD(config)                                                               \
     {                                                                                    \
-        .name = "data", .type = SHOAL_FIELD_TYPE_TEXT,                                        \
+        .name = "data", .type = SHOAL_FIELD_TYPE_TEXT,                                   \
         .offset = offsetof(config, train.data),                                          \
         .about = "fingerprint of the data, found when it is opened"                      \
     }
 #define LENGTH_FIELD(config)                                                             \
     {                                                                                    \
-        .name = "max_length", .type = SHOAL_FIELD_TYPE_INTEGER,                               \
+        .name = "max_length", .type = SHOAL_FIELD_TYPE_INTEGER,                          \
         .offset = offsetof(config, max_length), .min = 8, .max = 1 << 20,                \
         .about = "tokens of a sequence at most"                                          \
     }

@@ -15,7 +15,8 @@ static const char *const units[] = {"words", "characters", "subwords", "auto", N
 static const char *const normalisations[] = {"speaker", "utterance", "none", NULL};
 static const char *const truths[] = {"false", "true", NULL};
 
-static int speeds_are_valid(const char *text) {
+static int speeds_are_valid(void *user, const char *text) {
+    (void)user;
     double speed[MOST_SPEEDS];
     int plain;
     return sh_speech_speeds(text, speed, &plain) > 0;
@@ -24,17 +25,17 @@ static int speeds_are_valid(const char *text) {
 #define PLACE(member) .offset = offsetof(shoal_speech_train_config, member)
 #define INTEGER(field, low, high, text)                                                  \
     {                                                                                    \
-        .name = #field, .type = SHOAL_FIELD_TYPE_INTEGER, PLACE(field), .min = low,           \
+        .name = #field, .type = SHOAL_FIELD_TYPE_INTEGER, PLACE(field), .min = low,      \
         .max = high, .about = text                                                       \
     }
 #define REAL(field, low, high, text)                                                     \
     {                                                                                    \
-        .name = #field, .type = SHOAL_FIELD_TYPE_REAL, PLACE(field), .min = low, .max = high, \
-        .about = text                                                                    \
+        .name = #field, .type = SHOAL_FIELD_TYPE_REAL, PLACE(field), .min = low,         \
+        .max = high, .about = text                                                       \
     }
 #define CHOICE(field, words, text)                                                       \
     {                                                                                    \
-        .name = #field, .type = SHOAL_FIELD_TYPE_CHOICE, PLACE(field), .choices = words,      \
+        .name = #field, .type = SHOAL_FIELD_TYPE_CHOICE, PLACE(field), .choices = words, \
         .about = text                                                                    \
     }
 
@@ -250,7 +251,7 @@ static void set_sizes(shoal_speech_train_config *config, speech_data *data,
                                                         100 * LEAST_SECONDS)};
     shoal_model_config *model = &config->train.model;
     model->features = shoal_features_width(&data->train.features);
-    model->outputs = data->lfmmi ? shoal_lfmmi_describe(data->lfmmi).outputs
+    model->outputs = data->lfmmi ? shoal_lfmmi_describe(data->lfmmi)->outputs
                                  : data->train.info.units + 1;
     model->max_length = 0;
     for (int i = 0; i < 3; i++)
@@ -412,8 +413,8 @@ static shoal_status make_room(speech_scorer *s, const speech_batch *batch,
 shoal_status sh_speech_score(speech_scorer *s, const speech_batch *batch, int64_t classes,
                              const float *logits, float *gradient, speech_result *result,
                              shoal_edits *each) {
-    const shoal_ctc_batch labels = {batch->count, batch->offsets, batch->labels,
-                                    batch->label_offsets};
+    const shoal_ctc_batch labels = {sizeof labels, batch->count, batch->offsets,
+                                    batch->labels, batch->label_offsets};
     const int64_t all = batch->label_offsets[batch->count];
     shoal_context *context = s->memory.context;
     shoal_ctc_result loss;

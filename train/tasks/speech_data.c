@@ -82,8 +82,9 @@ static shoal_status open_speed(reading *at, const shoal_speech_train_config *con
     const shoal_train_callbacks *callbacks = at->opening->callbacks;
     char cache[SH_PATH], message[sizeof context->message];
     TRY(sh_speech_cache(context, config->cache, cache));
-    const shoal_corpus_options options = {.size = sizeof(shoal_corpus_options), .labels = config->labels,
-                                          .characters = config->units,
+    const shoal_corpus_options options = {.size = sizeof(shoal_corpus_options),
+                                          .labels = config->labels,
+                                          .unit_type = config->units,
                                           .pieces = config->pieces,
                                           .skip_bad = config->skip_bad,
                                           .normalise = config->normalise,
@@ -158,7 +159,7 @@ shoal_status sh_speech_open(const shoal_task_opening *opening, const char *folde
             if (status != SHOAL_OK)
                 return status == SHOAL_NO_MEMORY ? status : SHOAL_BAD_FILE;
         }
-    set->info = shoal_corpus_describe(set->corpora[set->plain]);
+    set->info = *shoal_corpus_describe(set->corpora[set->plain]);
     tell_about(&at, set);
     const int64_t count = set->info.utterances;
     set->members = sh_pool_take(&set->memory, count, sizeof *set->members);
@@ -195,15 +196,16 @@ shoal_status sh_speech_check_units(const shoal_task_opening *opening, const char
     reading at = {.opening = opening, .folder = dev, .quiet = config->skip_bad != 0};
     pool memory = {.context = context};
     shoal_corpus *first, *second = NULL;
-    shoal_corpus_options options = {.size = sizeof(shoal_corpus_options), .labels = config->labels,
-                                    .characters = config->units,
+    shoal_corpus_options options = {.size = sizeof(shoal_corpus_options),
+                                    .labels = config->labels,
+                                    .unit_type = config->units,
                                     .pieces = config->pieces,
                                     .skip_bad = 1,
                                     .cache = "",
                                     .labels_only = 1};
     if (shoal_corpus_open(context, train, &options, &first) != SHOAL_OK)
         return SHOAL_OK; /* opening it says why */
-    options.unit_count = shoal_corpus_describe(first).units;
+    options.unit_count = *shoal_corpus_describe(first)->units;
     const char **units = sh_pool_take(&memory, options.unit_count + 1, sizeof *units);
     for (int64_t i = 0; units && i < options.unit_count; i++)
         units[i] = shoal_corpus_unit(first, i + 1);
@@ -531,7 +533,8 @@ shoal_status sh_speech_fill(const speech_set *set, shoal_context *context, int64
 }
 
 shoal_model_inputs sh_speech_inputs(const speech_batch *batch) {
-    return (shoal_model_inputs){.size = sizeof(shoal_model_inputs), .batch = batch->count,
+    return (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                .batch = batch->count,
                                 .offsets = batch->offsets,
                                 .features = batch->features,
                                 .first_row = batch->first_row,
