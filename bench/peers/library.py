@@ -9,16 +9,24 @@ from pathlib import Path
 WITH_BACKWARD = 1
 
 
+class Sized(ctypes.Structure):
+    """A configuration struct, whose first field is its size."""
+
+    def __init__(self, *values, **fields):
+        super().__init__(ctypes.sizeof(self), *values, **fields)
+
+
 class Strides(ctypes.Structure):
     _fields_ = [("batch", c_int64), ("head", c_int64), ("position", c_int64)]
 
 
-class Problem(ctypes.Structure):
-    _fields_ = [("batch", c_int64), ("heads", c_int64), ("kv_heads", c_int64),
+class Problem(Sized):
+    _fields_ = [("size", c_size_t), ("batch", c_int64), ("heads", c_int64), ("kv_heads", c_int64),
                 ("queries", c_int64), ("keys", c_int64), ("dim", c_int64),
                 ("value_dim", c_int64), ("scale", c_float), ("packed", c_int),
                 ("causal", c_int), ("dropout", c_float), ("dtype", c_int),
-                ("q", Strides), ("k", Strides), ("v", Strides), ("out", Strides)]
+                ("q_strides", POINTER(Strides)), ("k_strides", POINTER(Strides)),
+                ("v_strides", POINTER(Strides)), ("out_strides", POINTER(Strides))]
 
 
 class PairStrides(ctypes.Structure):
@@ -26,24 +34,24 @@ class PairStrides(ctypes.Structure):
                 ("key", c_int64)]
 
 
-class Inputs(ctypes.Structure):
-    _fields_ = [("q", c_void_p), ("k", c_void_p), ("v", c_void_p),
+class Inputs(Sized):
+    _fields_ = [("size", c_size_t), ("q", c_void_p), ("k", c_void_p), ("v", c_void_p),
                 ("query_lengths", c_void_p), ("key_lengths", c_void_p),
                 ("query_offsets", c_void_p), ("key_offsets", c_void_p),
-                ("groups", c_void_p), ("state", c_void_p),
-                ("key_bias", c_void_p), ("key_bias_strides", Strides),
-                ("bias", c_void_p), ("mask", c_void_p), ("bias_strides", PairStrides),
-                ("mask_strides", PairStrides), ("dropout_seed", c_uint64)]
+                ("clusters", c_void_p), ("state", c_void_p),
+                ("key_bias", c_void_p), ("key_bias_strides", POINTER(Strides)),
+                ("bias", c_void_p), ("mask", c_void_p), ("bias_strides", POINTER(PairStrides)),
+                ("mask_strides", POINTER(PairStrides)), ("dropout_seed", c_uint64)]
 
 
-class Gradients(ctypes.Structure):
-    _fields_ = [("out", c_void_p), ("dout", c_void_p), ("dq", c_void_p),
+class Gradients(Sized):
+    _fields_ = [("size", c_size_t), ("out", c_void_p), ("dout", c_void_p), ("dq", c_void_p),
                 ("dk", c_void_p), ("dv", c_void_p), ("dbias", c_void_p),
                 ("dkey_bias", c_void_p)]
 
 
-class Options(ctypes.Structure):
-    _fields_ = [("threads", c_int), ("isa", c_char_p), ("allocate", c_void_p),
+class Options(Sized):
+    _fields_ = [("size", c_size_t), ("threads", c_int), ("isa", c_char_p), ("allocate", c_void_p),
                 ("release", c_void_p), ("user", c_void_p),
                 ("crossover", c_int)]
 

@@ -17,7 +17,7 @@ import argparse
 import csv
 import sys
 import time
-from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_float, c_int, c_int32
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_size_t
 from ctypes import c_void_p
 from pathlib import Path
 
@@ -27,7 +27,7 @@ import torch
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE))
-from library import WITH_BACKWARD  # noqa: E402
+from library import WITH_BACKWARD, Sized  # noqa: E402
 from train_step_library import Config, Loss, ModelInputs, Parameter  # noqa: E402
 from train_step_library import TrainingLibrary  # noqa: E402
 
@@ -35,10 +35,11 @@ CLASSES, RATE, CLIP, DECAY, FIRST_ROW = 2, 1e-4, 1.0, 0.01, 2
 BARS = {"step": 0.95, "epoch": 0.75}
 
 
-class OptimizerConfig(Structure):
-    _fields_ = [("kind", c_int32), ("beta1", c_float), ("beta2", c_float),
+class OptimizerConfig(Sized):
+    _fields_ = [("size", c_size_t), ("kind", c_int32), ("beta1", c_float), ("beta2", c_float),
                 ("epsilon", c_float), ("weight_decay", c_float),
-                ("rectify_above", c_float), ("average", c_float)]
+                ("rectify_above", c_float), ("average", c_float),
+                ("reserved", c_int32 * 7)]
 
 
 class Ours:

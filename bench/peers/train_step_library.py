@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy
 
-from library import WITH_BACKWARD, Error, Library
+from library import WITH_BACKWARD, Error, Library, Sized
 
 SYMBOLS, MASK = 10, 11
 HEADS, RATE, CLIP = 6, 2e-4, 10
@@ -16,24 +16,25 @@ HEADS, RATE, CLIP = 6, 2e-4, 10
 class Attention(ctypes.Structure):
     _fields_ = [("kind", c_int), ("clusters", c_int32), ("topk", c_int32),
                 ("bits", c_int32), ("iterations", c_int32), ("rounds", c_int32),
-                ("window", c_int32), ("rank", c_int32), ("groups", c_int32),
+                ("window", c_int32), ("rank", c_int32), ("clustering", c_int32),
                 ("normaliser", c_int32), ("keyclusters", c_int32),
                 ("block", c_int32), ("pool", c_int32), ("near", c_int32),
-                ("tolerance", c_float), ("seed", c_uint64)]
+                ("tolerance", c_float), ("seed", c_uint64), ("reserved", c_int32 * 8)]
 
 
-class Config(ctypes.Structure):
-    _fields_ = [("vocabulary", c_int64), ("features", c_int64), ("outputs", c_int64),
+class Config(Sized):
+    _fields_ = [("size", c_size_t), ("vocabulary", c_int64), ("features", c_int64), ("outputs", c_int64),
                 ("max_length", c_int64), ("layers", c_int64), ("heads", c_int64),
                 ("head_dim", c_int64), ("feed_forward", c_int64),
                 ("attention", Attention), ("shared_qk", c_int32), ("norm", c_int32),
                 ("activation", c_int32), ("positions", c_int32), ("pooling", c_int32),
                 ("dropout", c_float), ("form", c_int32), ("types", c_int64),
-                ("epsilon", c_float)]
+                ("convolutions", c_int64), ("epsilon", c_float),
+                ("reserved", c_int32 * 15)]
 
 
-class ModelInputs(ctypes.Structure):
-    _fields_ = [("batch", c_int64), ("offsets", c_void_p), ("tokens", c_void_p),
+class ModelInputs(Sized):
+    _fields_ = [("size", c_size_t), ("batch", c_int64), ("offsets", c_void_p), ("tokens", c_void_p),
                 ("types", c_void_p), ("features", c_void_p), ("wanted", c_void_p),
                 ("wanted_count", c_int64), ("training", c_int32), ("accumulate", c_int32),
                 ("step", c_int64), ("first_row", c_int64), ("first_sequence", c_int64)]
@@ -44,7 +45,7 @@ class Loss(ctypes.Structure):
 
 
 class Parameter(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("rank", c_int), ("shape", c_int64 * 8),
+    _fields_ = [("name", c_char_p), ("dimensions", c_int), ("shape", c_int64 * 8),
                 ("values", POINTER(c_float)), ("gradients", POINTER(c_float))]
 
 
