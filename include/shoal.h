@@ -140,7 +140,7 @@ typedef struct {
     size_t size;
     int threads;     /* 0: OMP_NUM_THREADS if set, else one per processor */
     const char *isa; /* "scalar", "avx2", "avx512" or "neon"; NULL: the environment
-                        variable SHOAL_ISA if set and not empty, else the best available */
+                        variable SHOAL_ISA if set and not empty, else the best one */
     /* The allocator; both NULL for malloc and free. Blocks need only malloc's alignment.
        If allocate returns NULL, the call fails with SHOAL_NO_MEMORY. */
     void *(*allocate)(void *user, size_t bytes);

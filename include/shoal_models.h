@@ -21,11 +21,11 @@
  *         float *out;                             // logits, then their gradient
  *         shoal_status status = shoal_model_forward(model, &inputs, &out);
  *         if (status == SHOAL_OK)
- *             status = shoal_cross_entropy(context, ROWS, SYMBOLS, out, targets, out, loss);
+ *             status = shoal_cross_entropy(context, ROWS, SYMBOLS, out, targets, out,
+ *                                          loss);
  *         if (status == SHOAL_OK)
  *             status = shoal_model_backward(model, &inputs, out, NULL);
- *         if (status == SHOAL_OK)
- *             status = shoal_gradients_clip(model, 10, NULL);
+ *         if (status == SHOAL_OK) status = shoal_gradients_clip(model, 10, NULL);
  *         return status == SHOAL_OK ? shoal_optimizer_step(optimizer, 0.001) : status;
  *     }
  *

@@ -19,7 +19,8 @@ from library import Library, Sized  # noqa: E402
 
 
 class Batch(Sized):
-    _fields_ = [("size", c_size_t), ("batch", c_int64), ("offsets", c_void_p), ("labels", c_void_p),
+    _fields_ = [("size", c_size_t),
+                ("batch", c_int64), ("offsets", c_void_p), ("labels", c_void_p),
                 ("label_offsets", c_void_p)]
 
 

@@ -22,7 +22,8 @@ SETTINGS = [(rate, bands, snip) for rate in (16000, 8000) for bands in (40, 80)
 
 
 class Options(Sized):
-    _fields_ = [("size", c_size_t), ("bands", c_int32), ("centred", c_int32), ("rate", c_int32),
+    _fields_ = [("size", c_size_t),
+                ("bands", c_int32), ("centred", c_int32), ("rate", c_int32),
                 ("reserved", c_int32 * 5)]
 
 

@@ -12,7 +12,8 @@ import ctypes
 import struct
 import tempfile
 import time
-from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64
+from ctypes import c_size_t, c_void_p
 from pathlib import Path
 
 import k2
@@ -28,13 +29,15 @@ class Sized(ctypes.Structure):
 
 
 class Options(Sized):
-    _fields_ = [("size", c_size_t), ("topology", c_int32), ("order", c_int32), ("extra", c_int64),
+    _fields_ = [("size", c_size_t),
+                ("topology", c_int32), ("order", c_int32), ("extra", c_int64),
                 ("whole", c_int32), ("leak", c_float), ("l2", c_float),
                 ("range", c_float), ("cache", c_char_p)]
 
 
 class Batch(Sized):
-    _fields_ = [("size", c_size_t), ("batch", c_int64), ("offsets", c_void_p), ("word_offsets", c_void_p),
+    _fields_ = [("size", c_size_t),
+                ("batch", c_int64), ("offsets", c_void_p), ("word_offsets", c_void_p),
                 ("words", c_void_p)]
 
 

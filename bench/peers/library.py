@@ -21,7 +21,8 @@ class Strides(ctypes.Structure):
 
 
 class Problem(Sized):
-    _fields_ = [("size", c_size_t), ("batch", c_int64), ("heads", c_int64), ("kv_heads", c_int64),
+    _fields_ = [("size", c_size_t),
+                ("batch", c_int64), ("heads", c_int64), ("kv_heads", c_int64),
                 ("queries", c_int64), ("keys", c_int64), ("dim", c_int64),
                 ("value_dim", c_int64), ("scale", c_float), ("packed", c_int),
                 ("causal", c_int), ("dropout", c_float), ("dtype", c_int),
@@ -40,18 +41,21 @@ class Inputs(Sized):
                 ("query_offsets", c_void_p), ("key_offsets", c_void_p),
                 ("clusters", c_void_p), ("state", c_void_p),
                 ("key_bias", c_void_p), ("key_bias_strides", POINTER(Strides)),
-                ("bias", c_void_p), ("mask", c_void_p), ("bias_strides", POINTER(PairStrides)),
+                ("bias", c_void_p), ("mask", c_void_p),
+                ("bias_strides", POINTER(PairStrides)),
                 ("mask_strides", POINTER(PairStrides)), ("dropout_seed", c_uint64)]
 
 
 class Gradients(Sized):
-    _fields_ = [("size", c_size_t), ("out", c_void_p), ("dout", c_void_p), ("dq", c_void_p),
+    _fields_ = [("size", c_size_t),
+                ("out", c_void_p), ("dout", c_void_p), ("dq", c_void_p),
                 ("dk", c_void_p), ("dv", c_void_p), ("dbias", c_void_p),
                 ("dkey_bias", c_void_p)]
 
 
 class Options(Sized):
-    _fields_ = [("size", c_size_t), ("threads", c_int), ("isa", c_char_p), ("allocate", c_void_p),
+    _fields_ = [("size", c_size_t),
+                ("threads", c_int), ("isa", c_char_p), ("allocate", c_void_p),
                 ("release", c_void_p), ("user", c_void_p),
                 ("crossover", c_int)]
 

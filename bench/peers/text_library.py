@@ -10,7 +10,8 @@ CUTS = {"longest_first": 0, "only_first": 1, "only_second": 2}
 
 
 class Text(Sized):
-    _fields_ = [("size", c_size_t), ("text", c_char_p), ("bytes", c_int64), ("pair", c_char_p),
+    _fields_ = [("size", c_size_t),
+                ("text", c_char_p), ("bytes", c_int64), ("pair", c_char_p),
                 ("pair_bytes", c_int64), ("most", c_int64), ("cut", c_int32),
                 ("bare", c_int32)]
 
@@ -58,7 +59,8 @@ class Tokenizer:
 
 
 class TextOptions(Sized):
-    _fields_ = [("size", c_size_t), ("attention", c_char_p), ("rows", c_int64), ("window", c_int64),
+    _fields_ = [("size", c_size_t),
+                ("attention", c_char_p), ("rows", c_int64), ("window", c_int64),
                 ("stride", c_int64), ("long_texts", c_int32), ("pooling", c_int32),
                 ("normalize", c_int32)]
 

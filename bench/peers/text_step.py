@@ -36,7 +36,8 @@ BARS = {"step": 0.95, "epoch": 0.75}
 
 
 class OptimizerConfig(Sized):
-    _fields_ = [("size", c_size_t), ("kind", c_int32), ("beta1", c_float), ("beta2", c_float),
+    _fields_ = [("size", c_size_t),
+                ("kind", c_int32), ("beta1", c_float), ("beta2", c_float),
                 ("epsilon", c_float), ("weight_decay", c_float),
                 ("rectify_above", c_float), ("average", c_float),
                 ("reserved", c_int32 * 7)]

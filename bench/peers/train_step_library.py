@@ -23,7 +23,8 @@ class Attention(ctypes.Structure):
 
 
 class Config(Sized):
-    _fields_ = [("size", c_size_t), ("vocabulary", c_int64), ("features", c_int64), ("outputs", c_int64),
+    _fields_ = [("size", c_size_t),
+                ("vocabulary", c_int64), ("features", c_int64), ("outputs", c_int64),
                 ("max_length", c_int64), ("layers", c_int64), ("heads", c_int64),
                 ("head_dim", c_int64), ("feed_forward", c_int64),
                 ("attention", Attention), ("shared_qk", c_int32), ("norm", c_int32),
@@ -34,7 +35,8 @@ class Config(Sized):
 
 
 class ModelInputs(Sized):
-    _fields_ = [("size", c_size_t), ("batch", c_int64), ("offsets", c_void_p), ("tokens", c_void_p),
+    _fields_ = [("size", c_size_t),
+                ("batch", c_int64), ("offsets", c_void_p), ("tokens", c_void_p),
                 ("types", c_void_p), ("features", c_void_p), ("wanted", c_void_p),
                 ("wanted_count", c_int64), ("training", c_int32), ("accumulate", c_int32),
                 ("step", c_int64), ("first_row", c_int64), ("first_sequence", c_int64)]

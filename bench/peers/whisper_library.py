@@ -9,7 +9,8 @@ from library import Library, Sized
 
 
 class SpeechOptions(Sized):
-    _fields_ = [("size", c_size_t), ("attention", c_char_p), ("beams", c_int), ("force", c_int),
+    _fields_ = [("size", c_size_t),
+                ("attention", c_char_p), ("beams", c_int), ("force", c_int),
                 ("batch", c_int), ("exact", c_int)]
 
 
@@ -21,13 +22,15 @@ class Info(ctypes.Structure):
 
 
 class Recording(Sized):
-    _fields_ = [("size", c_size_t), ("paths", c_void_p), ("files", c_int), ("gap", c_double),
+    _fields_ = [("size", c_size_t),
+                ("paths", c_void_p), ("files", c_int), ("gap", c_double),
                 ("samples", POINTER(c_float)), ("sample_count", c_int64),
                 ("partial", c_int), ("offset", c_double), ("duration", c_double)]
 
 
 class TranscribeOptions(Sized):
-    _fields_ = [("size", c_size_t), ("language", c_char_p), ("translate", c_int), ("beams", c_int),
+    _fields_ = [("size", c_size_t),
+                ("language", c_char_p), ("translate", c_int), ("beams", c_int),
                 ("no_timestamps", c_int), ("no_vad", c_int), ("published", c_int),
                 ("no_context", c_int), ("no_fallback", c_int), ("seed", c_uint64),
                 ("words", c_int), ("prompt", c_char_p), ("progress", c_void_p)]

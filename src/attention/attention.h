@@ -12,8 +12,8 @@
 /* A status of SHOAL_INVALID with a message, printf style. */
 #define REFUSE(context, ...) sh_fail(context, SHOAL_INVALID, __VA_ARGS__)
 
-/* The one list of kinds: SHOAL_KIND_FULL is described by sh_full_kind, at the end of the file
-   that has the kind. */
+/* The one list of kinds: SHOAL_KIND_FULL is described by sh_full_kind, at the end of the
+   file that has the kind. */
 #define SHOAL_KINDS(KIND)                                                                \
     KIND(FULL, full)                                                                     \
     KIND(SHARED_FULL, shared_full)                                                       \

@@ -54,7 +54,7 @@ const char *shoal_status_text(shoal_status status) {
     return "unknown status";
 }
 
-/* ---- Structs that carry their size ---------------------------------------------------- */
+/* ---- Structs that carry their size ------------------------------------------------- */
 
 shoal_status sh_read_struct(shoal_context *context, const char *name, const void *given,
                             void *known, size_t bytes) {

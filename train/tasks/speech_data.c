@@ -205,7 +205,7 @@ shoal_status sh_speech_check_units(const shoal_task_opening *opening, const char
                                     .labels_only = 1};
     if (shoal_corpus_open(context, train, &options, &first) != SHOAL_OK)
         return SHOAL_OK; /* opening it says why */
-    options.unit_count = *shoal_corpus_describe(first)->units;
+    options.unit_count = shoal_corpus_describe(first)->units;
     const char **units = sh_pool_take(&memory, options.unit_count + 1, sizeof *units);
     for (int64_t i = 0; units && i < options.unit_count; i++)
         units[i] = shoal_corpus_unit(first, i + 1);

@@ -57,7 +57,7 @@ def squeeze(text):
 def structs(text):
     for body, name in re.findall(r"typedef struct \{([^{}]*)\} (\w+);", text):
         yield name, body
-    for name, body in re.findall(r"^struct (\w+) \{([^{}]*)\};", text, flags=re.MULTILINE):
+    for name, body in re.findall(r"^struct (\w+) \{([^{}]*)\};", text, flags=re.M):
         yield name, body
 
 
@@ -104,7 +104,8 @@ def functions(build, source):
         prototypes = re.findall(r"SHOAL_API ([^;]*?\b(shoal_\w+)\([^;]*\))[^;)]*;", text)
         versions = {}
         if shared.exists():
-            symbols = subprocess.check_output(["nm", "-D", "--defined-only", shared], text=True)
+            command = ["nm", "-D", "--defined-only", str(shared)]
+            symbols = subprocess.check_output(command, text=True)
             versions = dict(re.findall(r" (\w+)@@(\S+)$", symbols, flags=re.MULTILINE))
         else:
             missing.add(library)
@@ -143,10 +144,10 @@ def main():
         print("+ " + line)
     if gone or added:
         sys.exit(
-            "The binary interface differs from tests/tree/abi/abi.txt. Lines with '-' break "
-            "programs that\nwere built before: that needs a reason in the commit, and from "
-            "1.0.0 on a new major version. Update by\n    python3 tests/tree/abi/abi.py "
-            f"--update {cc} {build} {source}"
+            "The binary interface differs from tests/tree/abi/abi.txt. Lines with '-'\n"
+            "break programs that were built before: that needs a reason in the commit,\n"
+            "and from 1.0.0 on a new major version. Update by\n"
+            f"    python3 tests/tree/abi/abi.py --update {cc} {build} {source}"
         )
     print(f"{len(found)} lines as in tests/tree/abi/abi.txt")
 
