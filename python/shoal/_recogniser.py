@@ -93,7 +93,7 @@ class Recogniser(LibraryHandle):
         self.step: int = info.step
         self.rate: int = info.features.rate
         self.trained_with = spell(info.attention)
-        self._characters = bool(info.characters)
+        self._characters = bool(info.unit_type)
         self._step_seconds: float = info.step_seconds
 
     def recognise(self, sound: str | os.PathLike[str] | np.ndarray) -> Recognition:

@@ -488,20 +488,21 @@ static shoal_status check_groups(const attention_call *call) {
     if (!groups)
         return SHOAL_OK;
     if (!call->plan->kind->info.has_clusters)
-        return REFUSE(call->plan->context, "groups are given, but %s has none",
+        return REFUSE(call->plan->context,
+                      "inputs.clusters (groups) is given, but %s has no clusters",
                       call->plan->kind->info.name);
     for (int64_t head = 0; head < problem->batch * problem->heads; head++) {
         int64_t live = live_queries(call, head / problem->heads);
         for (int64_t i = 0; i < live; i++) {
             int32_t group = groups[head * problem->queries + i];
             if (group < 0 || group >= call->plan->attention.clusters)
-                return REFUSE(
-                    call->plan->context,
-                    "groups[%lld][%lld][%lld] is %d: a live query's group must be "
-                    "from 0 to %d",
-                    (long long)(head / problem->heads),
-                    (long long)(head % problem->heads), (long long)i, (int)group,
-                    (int)call->plan->attention.clusters - 1);
+                return REFUSE(call->plan->context,
+                              "inputs.clusters (groups) [%lld][%lld][%lld] is %d: it "
+                              "must be from 0 "
+                              "to %d",
+                              (long long)(head / problem->heads),
+                              (long long)(head % problem->heads), (long long)i,
+                              (int)group, (int)call->plan->attention.clusters - 1);
         }
     }
     return SHOAL_OK;
