@@ -220,15 +220,15 @@ void open_text_model(text_model *model) {
                         "sentence-transformers/all-MiniLM-L6-v2: config.json, "
                         "tokenizer.json, modules.json, 1_Pooling and model.safetensors "
                         "(91 MB)");
-    const shoal_text_encoder_options options = {.size =
-                                                    sizeof(shoal_text_encoder_options),
-                                                .attention = model->attention,
-                                                .rows = model->rows,
-                                                .window = model->window,
-                                                .stride = model->stride,
-                                                .long_texts = model->long_texts,
-                                                .pooling = model->pooling,
-                                                .normalize = model->normalize};
+    const shoal_text_encoder_options options =
+        {.size = sizeof(shoal_text_encoder_options),
+         .attention = model->attention,
+         .rows = model->rows,
+         .window = model->window,
+         .stride = model->stride,
+         .long_texts = (shoal_long_texts)model->long_texts,
+         .pooling = (shoal_text_pooling)model->pooling,
+         .normalize = model->normalize};
     model->context = begin_context(model->threads, model->isa);
     progress_begin(1);
     progress_say("opening %s", model->folder);

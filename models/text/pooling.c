@@ -28,7 +28,7 @@ static shoal_status choose(pooling_file *f, const char *mode, const char *key) {
                 {"max", SHOAL_TEXT_POOLING_MAX}};
     for (size_t i = 0; mode && f->chosen == 0 && i < sizeof rows / sizeof *rows; i++)
         if (strcmp(mode, rows[i].mode) == 0) {
-            f->config->pooling = rows[i].pooling;
+            f->config->pooling = (shoal_text_pooling)rows[i].pooling;
             f->chosen++;
             return SHOAL_OK;
         }

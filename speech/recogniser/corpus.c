@@ -345,7 +345,7 @@ static shoal_status make_units(shoal_corpus *corpus, const corpus_lists *lists) 
     for (int64_t i = 0; good && !options->units && !learns && i < corpus->utterance_count;
          i++) {
         const char *at = transcript_of(lists, &corpus->utterances[i]);
-        while (good && (at = next_unit(at, options->unit_type, text, NULL)))
+        while (good && (at = next_unit(at, (int32_t)options->unit_type, text, NULL)))
             good = append_unit(corpus, text, &room);
         if (corpus->info.units - since > 100000) { /* mostly repetitions */
             sort_units(corpus);
@@ -368,7 +368,7 @@ static shoal_status take_labels(shoal_corpus *corpus, const corpus_lists *lists)
         const char *at = transcript_of(lists, one);
         char text[64];
         one->first_label = corpus->label_count;
-        while ((at = next_unit(at, corpus->options.unit_type, text, NULL))) {
+        while ((at = next_unit(at, (int32_t)corpus->options.unit_type, text, NULL))) {
             const char *key = text;
             const bool pieces = corpus->options.unit_type == 2;
             int32_t numbers[SUBWORDS_MOST] = {-1};
@@ -488,7 +488,7 @@ static int64_t group_of(const shoal_corpus *corpus, int64_t index) {
 
 static shoal_status find_statistics(shoal_corpus *corpus) {
     const int32_t bands = corpus->info.bands;
-    const int32_t kind = corpus->options.normalise;
+    const shoal_normalise kind = corpus->options.normalise;
     const int64_t groups = kind == SHOAL_NORMALISE_SPEAKER     ? corpus->info.speakers
                            : kind == SHOAL_NORMALISE_UTTERANCE ? corpus->info.utterances
                                                                : 1;
@@ -616,7 +616,7 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
     for (int64_t i = 0; i < corpus->utterance_count; i++)
         check_transcript(&corpus->utterances[i],
                          find(lists, LABELS, corpus->utterances[i].id),
-                         corpus->options.unit_type);
+                         (int32_t)corpus->options.unit_type);
     TRY(make_units(corpus, lists));
     TRY(take_labels(corpus, lists));
     /* Which utterances each recording has. */

@@ -211,7 +211,8 @@ static void gradients_are_those_of_differences(void **state) {
             for (int normaliser = 0; normaliser < 2; normaliser++) {
                 exact_head *head =
                     head_create((shoal_attention){.kind = (shoal_kind)kind,
-                                                  .normaliser = normaliser},
+                                                  .normaliser =
+                                                      (shoal_normaliser)normaliser},
                                 seed);
                 if (choice_is_stable(head)) {
                     compare_gradients(head, seed);

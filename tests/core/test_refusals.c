@@ -87,9 +87,9 @@ PLAN_CHANGE(negative_rank,
 PLAN_CHANGE(huge_rank,
             (attention->clustering = SHOAL_CLUSTERING_KEYS, attention->rank = 1025))
 PLAN_CHANGE(unknown_groups, attention->clustering = 2)
-PLAN_CHANGE(negative_groups, attention->clustering = -1)
+PLAN_CHANGE(negative_groups, attention->clustering = (shoal_clustering)-1)
 PLAN_CHANGE(unknown_normaliser, attention->normaliser = 2)
-PLAN_CHANGE(negative_normaliser, attention->normaliser = -1)
+PLAN_CHANGE(negative_normaliser, attention->normaliser = (shoal_normaliser)-1)
 PLAN_CHANGE(shoal_without_clusters,
             (*attention = spelled("shoal-4"), attention->clusters = 0))
 PLAN_CHANGE(shoal_without_topk, (*attention = spelled("shoal-4"), attention->topk = 0))

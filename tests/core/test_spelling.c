@@ -177,9 +177,9 @@ static shoal_attention random_attention(uint64_t seed) {
         attention.rank = (int32_t)test_pick(seed, 9, 1, 1024);
     if (attention.kind == SHOAL_KIND_CLUSTERED ||
         attention.kind == SHOAL_KIND_I_CLUSTERED)
-        attention.clustering = (int32_t)test_pick(seed, 10, 0, 1);
+        attention.clustering = (shoal_clustering)test_pick(seed, 10, 0, 1);
     if (attention.kind == SHOAL_KIND_I_CLUSTERED)
-        attention.normaliser = (int32_t)test_pick(seed, 11, 0, 1);
+        attention.normaliser = (shoal_normaliser)test_pick(seed, 11, 0, 1);
     if (attention.kind == SHOAL_KIND_SHOAL && seed % 4 == 1) {
         attention.keyclusters = (int32_t)test_pick(seed, 14, 1, 65535);
         attention.block = (int32_t)test_pick(seed, 15, 1, 65535);

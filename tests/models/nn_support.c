@@ -29,9 +29,9 @@ shoal_model_config config_of(const model_case *c) {
                                               : c->no_positions
                                                   ? SHOAL_POSITIONS_NONE
                                                   : SHOAL_POSITIONS_SINUSOIDAL,
-                                 .pooling = (int32_t)c->pooling,
+                                 .pooling = (shoal_pooling)c->pooling,
                                  .dropout = c->dropout,
-                                 .form = (int32_t)c->form,
+                                 .form = (shoal_form)c->form,
                                  .convolutions = c->convolutions,
                                  .types = c->form ? TEST_TYPES : 0,
                                  .epsilon = c->form ? 1e-3f : 0};

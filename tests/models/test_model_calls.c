@@ -395,13 +395,13 @@ static void wrong_configurations_are_refused(void **state) {
         case 3: config.feed_forward = 0; break;
         case 4: config.outputs = 0; break;
         case 5: config.norm = 2; break;
-        case 6: config.positions = -1; break;
+        case 6: config.positions = (shoal_positions)-1; break;
         case 7: config.dropout = 1.5f; break;
         case 8: config.max_length = -1; break;
         case 9: config.features = 3; break; /* beside tokens */
         case 10: config.pooling = 3; break;
         case 11: config.pooling = SHOAL_POOLING_MEAN; break; /* of layers alone */
-        case 12: config.activation = -1; break;
+        case 12: config.activation = (shoal_activation)-1; break;
         case 13: config.convolutions = 1; break; /* of tokens */
         case 14: config.convolutions = -1; break;
         }

@@ -43,7 +43,7 @@ static void library_weights(const proposition_data *data, shoal_kind kind, float
                                  .rank = 16,
                                  .iterations = 10,
                                  .topk = data->topk,
-                                 .clustering = (int32_t)data->grouping,
+                                 .clustering = (shoal_clustering)data->grouping,
                                  .seed = 1};
     shoal_inputs inputs = {.size = sizeof(shoal_inputs),
                            .q = data->q,

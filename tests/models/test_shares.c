@@ -22,7 +22,7 @@ static shoal_model *make_model(shoal_context *context, int32_t norm) {
                                        .heads = 2,
                                        .head_dim = 8,
                                        .feed_forward = 20,
-                                       .norm = norm,
+                                       .norm = (shoal_norm)norm,
                                        .dropout = 0.3f,
                                        .attention = spelled("full")};
     shoal_model *model;

@@ -152,10 +152,11 @@ static void vectors_of_texts(void **state) {
 static void check_pooling(const char *name, int32_t pooling) {
     record r = open_record(name, "expected.safetensors");
     shoal_text_encoder *e =
-        open_encoder(name, (shoal_text_encoder_options){.size = sizeof(
-                                                            shoal_text_encoder_options),
-                                                        .pooling = pooling,
-                                                        .normalize = 1});
+        open_encoder(name,
+                     (shoal_text_encoder_options){.size =
+                                                      sizeof(shoal_text_encoder_options),
+                                                  .pooling = (shoal_text_pooling)pooling,
+                                                  .normalize = 1});
     float *got = test_memory(r.texts * r.size, sizeof *got),
           *wanted = test_memory(r.size, sizeof *wanted);
     assert_int_equal(shoal_text_encoder_embed(e, r.texts, texts, NULL, got), SHOAL_OK);

@@ -205,7 +205,7 @@ static void modules(void **state) {
               got[0]);
         embed(recorded_text("bert"),
               (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
-                                           .pooling = rows[i].pooling,
+                                           .pooling = (shoal_text_pooling)rows[i].pooling,
                                            .normalize = rows[i].normalize},
               wanted[0]);
         assert_memory_equal(got, wanted, sizeof got);

@@ -31,7 +31,7 @@ static shoal_model *open_model(const char *name, int64_t outputs, int32_t poolin
     shoal_model *model;
     shoal_model_config config = {.size = sizeof(shoal_model_config),
                                  .outputs = outputs,
-                                 .pooling = pooling};
+                                 .pooling = (shoal_pooling)pooling};
     assert_int_equal(shoal_attention_parse(context, attention, &config.attention),
                      SHOAL_OK);
     assert_int_equal(shoal_text_model_config(context, recorded_text(name), &config),

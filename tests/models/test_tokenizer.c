@@ -59,7 +59,8 @@ static void check_case(shoal_tokenizer *tokenizer, const json_t *one) {
                         .pair = json_string_value(json_object_get(one, "pair")),
                         .pair_bytes = SHOAL_TERMINATED,
                         .most = json_integer_value(json_object_get(one, "most")),
-                        .cut = cut_named(json_string_value(json_object_get(one, "cut")))};
+                        .cut = (shoal_cut)cut_named(
+                            json_string_value(json_object_get(one, "cut")))};
     shoal_tokens tokens;
     assert_int_equal(shoal_tokenizer_encode(tokenizer, &given, &tokens), SHOAL_OK);
     expect_list(json_object_get(one, "ids"), tokens.ids, tokens.count, text);

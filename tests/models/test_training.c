@@ -250,7 +250,7 @@ static void optimizers_do_what_was_published(void **state) {
     for (int32_t kind = SHOAL_OPTIMIZER_KIND_RADAM; kind <= SHOAL_OPTIMIZER_KIND_ADAM_L2;
          kind++) {
         shoal_optimizer_config config = shoal_optimizer_config_defaults();
-        config.kind = kind;
+        config.kind = (shoal_optimizer_kind)kind;
         check_optimizer(&config);
         config.weight_decay = 0.1f;
         config.rectify_above = 5;
@@ -291,7 +291,7 @@ static void wrong_optimizers_are_refused(void **state) {
         shoal_optimizer_config config = shoal_optimizer_config_defaults();
         switch (field) {
         case 0: config.kind = 4; break;
-        case 1: config.kind = -1; break;
+        case 1: config.kind = (shoal_optimizer_kind)-1; break;
         case 2: config.beta1 = 1; break;
         case 3: config.beta2 = -0.1f; break;
         case 4: config.epsilon = 0; break;

@@ -235,7 +235,7 @@ static void check_denominator(int32_t order, int64_t extra, int32_t topology, bo
                    .final = v.final,
                    .occupancy = v.occupancy,
                    .leak = leak,
-                   .topology = (shoal_topology)topology,
+                   .topology = topology,
                    .y = y,
                    .steps = steps,
                    .outputs = outputs,
@@ -299,7 +299,7 @@ static void check_numerator(int32_t order, int64_t extra, int32_t topology, bool
     assert_true(sh_den_make(&lm, topology, whole, &den));
     assert_true(sh_num_make(&lm, &den, topology, lexicon, words + offsets[text],
                             offsets[text + 1] - offsets[text], &num));
-    all_paths p = {.topology = (shoal_topology)topology,
+    all_paths p = {.topology = topology,
                    .final = v.final,
                    .y = y,
                    .steps = steps,
@@ -458,7 +458,7 @@ static void check_best(int32_t topology, bool whole, uint64_t seed) {
     fill_random(y, STEPS * MOST_OUTPUTS, 2, seed);
     best_search b = {.p = {.lm = &lm,
                            .final = v.final,
-                           .topology = (shoal_topology)topology,
+                           .topology = topology,
                            .y = y,
                            .steps = STEPS,
                            .outputs = sh_topology_outputs(topology, PHONES)}};

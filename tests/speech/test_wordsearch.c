@@ -357,7 +357,7 @@ static void long_sequences(void **state) {
     enum { STEPS = 30000 };
     toy t;
     shoal_spoken spoken;
-    make_toy(&t, 2); /* one output for each phone */
+    make_toy(&t, SHOAL_TOPOLOGY_ONE); /* one output for each phone */
     const int64_t outputs = shoal_word_decoder_describe(t.decoder)->outputs;
     const int64_t offsets[] = {0, STEPS};
     float *values = malloc(sizeof *values * (size_t)(STEPS * outputs));

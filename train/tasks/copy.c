@@ -79,7 +79,7 @@ void sh_copy_make(const shoal_copy_config *config, shoal_part part, int64_t numb
     for (int64_t b = 0; b < count; b++) {
         batch->offsets[b] = b * length;
         make_sequence(shoal_random(of_batch, 0, (uint64_t)(first + b)), config->length,
-                      config->loss, b * length, batch);
+                      (int32_t)config->loss, b * length, batch);
     }
     batch->offsets[count] = rows;
     batch->masked_count = 0;
