@@ -110,7 +110,6 @@ if(SHOAL_MODELS AND CMAKE_CROSSCOMPILING)
         "the program are not built: cross-compiling builds libshoal alone")
 elseif(SHOAL_MODELS)
     shoal_find_parts("libshoal-models, libshoal-speech and the program are" models_needs
-        openblas cblas.h openblas libopenblas-dev
         jansson jansson.h jansson libjansson-dev
         utf8proc utf8proc.h utf8proc libutf8proc-dev)
 endif()

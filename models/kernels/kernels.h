@@ -43,6 +43,9 @@ typedef struct {
     int8_t bytes[PACKED_GROUP][PACKED_OUTPUTS];
 } packed_group;
 
+/* Tiles of a product of two float matrices. */
+enum { PRODUCT_ROWS = 12, PRODUCT_COLUMNS = 32, PRODUCT_SLACK = 4 };
+
 SHOAL_MODEL_KERNELS(KERNEL_TYPE)
 
 typedef struct model_kernels {

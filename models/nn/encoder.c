@@ -323,14 +323,14 @@ shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shap
         return sh_fail(context, SHOAL_INVALID,
                        "encoder: half and packed weights cannot be trained");
     encoder stack = {.context = context, .shape = *shape, .limits = *limits};
-    sh_blas_use_one_thread();
     stack.model = encoder_model(shape);
     stack.width = (encoder_shares_keys(shape) ? 2 : 3) * stack.model;
     if (stack.shape.epsilon == 0)
         stack.shape.epsilon = 1e-5f;
     TRY(plan_attention(&stack));
     encoder *kept = sh_allocate_parts(context, place, &stack, &stack.bytes);
-    if (!kept) {
+    if (!kept || sh_products_hold(context) != SHOAL_OK) {
+        sh_release(context, kept);
         shoal_plan_destroy(stack.plan);
         return SHOAL_NO_MEMORY;
     }
@@ -342,6 +342,7 @@ shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shap
 void sh_encoder_destroy(encoder *stack) {
     if (!stack)
         return;
+    sh_products_drop(stack->context);
     shoal_plan_destroy(stack->plan);
     sh_release(stack->context, stack);
 }

@@ -97,10 +97,12 @@ shoal_status sh_modern_create(shoal_context *context, const text_config *config,
                               const shoal_attention *attention, const text_limits *limits,
                               modern_stack **made) {
     modern_stack stack = {.context = context, .config = config, .limits = *limits};
-    sh_blas_use_one_thread();
     *made = sh_allocate_parts(context, place, &stack, &stack.bytes);
-    if (!*made)
+    if (!*made || sh_products_hold(context) != SHOAL_OK) {
+        sh_release(context, *made);
+        *made = NULL;
         return SHOAL_NO_MEMORY;
+    }
     **made = stack;
     shoal_status status = make_plans(*made, attention);
     if (status != SHOAL_OK) {
@@ -113,6 +115,7 @@ shoal_status sh_modern_create(shoal_context *context, const text_config *config,
 void sh_modern_destroy(modern_stack *stack) {
     if (!stack)
         return;
+    sh_products_drop(stack->context);
     shoal_plan_destroy(stack->plans[0]);
     shoal_plan_destroy(stack->plans[1]);
     sh_release(stack->context, stack);

@@ -16,6 +16,8 @@ struct shoal_context {
     struct thread_pool *pool; /* NULL: one thread */
     int crossover; /* options' or measured, 1 to MOST_CROSSOVER; see shoal_options */
     const struct kernel_table *kernels; /* NULL: the options were refused */
+    float *workspace; /* [threads][...]: models/nn/products.c; NULL: nobody holds it */
+    int workspace_holders;
     char message[512];
 };
 
