@@ -80,7 +80,7 @@ shoal_test_room(core shoal_static "")
 if(TARGET shoal_models)
     shoal_test_room(models shoal_models_static core)
 elseif(TARGET cmocka)
-    # Without its other parts, which need OpenBLAS: the kernels of another processor.
+    # Without its other parts, which need other libraries: the kernels.
     file(GLOB models_kernels CONFIGURE_DEPENDS models/kernels/*.c)
     shoal_choose_kernels(models_kernels kernel_macros)
     add_executable(test_models_kernels tests/models/test_kernels.c ${models_kernels})

@@ -18,7 +18,7 @@ enum {
     WANTED_TASKS = 4,
     PANELS = 8, /* of the left factor, packed at once if it is depth_major */
     STEPS_TOGETHER = 16,
-    ROWS_AHEAD = 4, /* that are prefetched while a block is packed */
+    ROWS_AHEAD = 8, /* that are prefetched while a block is packed */
     LINE = 16       /* floats of a cache line */
 };
 

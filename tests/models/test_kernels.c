@@ -228,6 +228,36 @@ static void packed_once(const checked_kernels *kernels, int inputs, int salt) {
 
 CHECK(packed, walk_lengths(kernels, 45, packed_once))
 
+static void product_panel_once(const checked_kernels *kernels, int depth, int salt) {
+    const int rows = salt / 2 % (PRODUCT_ROWS + 1), depth_major = salt % 2;
+    const int stride = (depth_major ? rows : depth) + salt % 3;
+    float *x = depth_major ? random_rows(depth, stride, rows)
+                           : random_rows(rows, stride, depth);
+    const int count = depth * PRODUCT_ROWS;
+    float_pair panel = pair_create(count + PRODUCT_SLACK);
+    SCALAR->product_panel(depth, rows, x, stride, depth_major, panel.expected);
+    kernels->product_panel(depth, rows, x, stride, depth_major, panel.actual);
+    panel.count = (size_t)count;
+    compare_bits(panel, "product_panel", kernels);
+    guarded_finish("product_panel");
+}
+
+CHECK(product_panel, walk_lengths(kernels, 2 * (PRODUCT_ROWS + 1), product_panel_once))
+
+static void product_tile_once(const checked_kernels *kernels, int depth, int salt) {
+    const int rows = salt % (PRODUCT_ROWS + 1), onto = salt % 2;
+    const int columns = salt % 5 == 0 ? PRODUCT_COLUMNS : 1 + salt % PRODUCT_COLUMNS;
+    const int stride = columns + salt % 3;
+    float *a = random_panel(depth, PRODUCT_ROWS), *b = random_panel(depth, PRODUCT_COLUMNS);
+    float_pair c = pair_create(rows > 0 ? (rows - 1) * stride + columns : 0);
+    SCALAR->product_tile(depth, a, b, rows, columns, onto, c.expected, stride);
+    kernels->product_tile(depth, a, b, rows, columns, onto, c.actual, stride);
+    compare_bits(c, "product_tile", kernels);
+    guarded_finish("product_tile");
+}
+
+CHECK(product_tile, walk_lengths(kernels, 65, product_tile_once))
+
 static uint32_t *random_pairs(int64_t count) {
     uint32_t *pairs = guarded_input((size_t)count * sizeof *pairs);
     for (int64_t i = 0; i < count; i++) /* about 1 */
