@@ -4,6 +4,8 @@
 #     make test       install what is missing, build and test every configuration
 #     make python     build the Python package and test it in an environment of its own
 #     make bench      timings against OpenBLAS, on a quiet machine
+#     make bench-peers-quick
+#                     a short run of every comparison with other programs: do they work?
 #     make fuzz       fuzz the parsers with clang, FUZZ_SECONDS=60 each
 #     make install    build without tests, into PREFIX=/usr/local (DESTDIR is honoured)
 #     make format, make clean
@@ -13,7 +15,7 @@ FUZZ_SECONDS = 60
 JOBS = $(shell nproc 2>/dev/null || echo 2)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all demo test python bench fuzz install format clean
+.PHONY: all demo test python bench bench-peers-quick fuzz install format clean
 .NOTPARALLEL:
 
 all:
@@ -40,6 +42,12 @@ bench:
 	@cmake -S . -B $(BUILD) >/dev/null
 	@cmake --build $(BUILD) -j $(JOBS)
 	@cmake --build $(BUILD) --target bench
+
+bench-peers-quick:
+	@tools/install-deps program speech
+	@cmake -S . -B $(BUILD) >/dev/null
+	@cmake --build $(BUILD) -j $(JOBS)
+	@bench/peers/quick
 
 fuzz:
 	@tools/install-deps program speech clang

@@ -4,6 +4,7 @@
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdlib.h>
+#include <signal.h>
 #include <string.h>
 
 #include "command.h"
@@ -242,9 +243,13 @@ int evaluate_run(const char *command, shoal_context *context, const char *path, 
     progress_begin(2);
     const shoal_status status = shoal_evaluate(context, path, options, evaluation);
     progress_end();
+    if (status == SHOAL_CANCELLED)
+        return 128 + (stop_signal() ? stop_signal() : SIGTERM);
     if (status != SHOAL_OK)
         return complain_status(status,
-                               status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT,
+                               status == SHOAL_INVALID ? EXIT_USAGE
+                               : status == SHOAL_IO    ? EXIT_RESOURCES
+                                                       : EXIT_BAD_INPUT,
                                command, context);
     if (object)
         *object = json_loads(shoal_evaluation_json(*evaluation), 0, NULL);

@@ -564,7 +564,8 @@ typedef struct shoal_evaluation shoal_evaluation;
 
 /* path: the folder of a run or a file in it. options may be NULL. SHOAL_INVALID: the
    options do not go with the run; SHOAL_BAD_FILE: its weights cannot do what they ask, or
-   the data cannot be used. */
+   run or data cannot be read or used; SHOAL_IO: the features cannot be written to the
+   cache. */
 SHOAL_API shoal_status shoal_evaluate(shoal_context *context, const char *path,
                                       const shoal_evaluation_options *options,
                                       shoal_evaluation **evaluation);

@@ -232,7 +232,9 @@ shoal_status shoal_evaluate(shoal_context *context, const char *path,
     shoal_evaluation_options_defaults(&e->options, sizeof e->options);
     if (options)
         memcpy(&e->options, options, options->size);
-    const shoal_status status = evaluate(e, path);
+    shoal_status status = evaluate(e, path);
+    if (status == SHOAL_IO && !e->output_failed)
+        status = SHOAL_BAD_FILE;
     if (status == SHOAL_OK)
         *evaluation = e;
     else

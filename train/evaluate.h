@@ -26,6 +26,7 @@ struct shoal_evaluation {
     eval_row rows[MOST_ROWS];
     int count;
     char *json, *predictions;
+    bool output_failed; /* SHOAL_IO is of a file that was written, not of one read */
 };
 
 /* Makes the rows, once the kind that was trained is known. */

@@ -44,7 +44,6 @@ typedef struct {
     shoal_recogniser_parts parts; /* its settings are those to look for words with */
     const char **units;           /* [info.units] */
     shoal_speech_train_config config;
-    char cache[SH_PATH]; /* of features */
     speech_set set, tuning;
     speech_batch batch;
     speech_scorer scorer;
@@ -505,12 +504,12 @@ static shoal_status open_recogniser(speech_evaluation *s, const char *path) {
     s->config = shoal_speech_defaults(NULL);
     TRY(shoal_run_config(e->context, &sh_speech_task, e->path, &s->config));
     s->config.skip_bad = e->options.skip_bad;
-    s->config.cache = s->cache;
+    s->config.cache = e->options.cache;
     if (e->options.join >= 0)
         s->config.join = (float)e->options.join;
     if (e->options.labels)
         snprintf(s->config.labels, sizeof s->config.labels, "%s", e->options.labels);
-    return sh_speech_cache(e->context, e->options.cache, s->cache);
+    return SHOAL_OK;
 }
 
 /* By LF-MMI: a file of phones, which have all but the silence; or that of words, whose
@@ -538,10 +537,15 @@ static shoal_status open_set(speech_evaluation *s, const char *folder, speech_se
     const shoal_task_opening opening = {.context = s->e->context,
                                         .share = {0, 1},
                                         .callbacks = &s->e->options.callbacks};
-    TRY(s->lexicon
+    if (s->lexicon)
+        TRY(sh_lfmmi_check_words(&opening, folder, &s->config, s->lexicon));
+    const shoal_status status =
+        s->lexicon
             ? sh_lfmmi_open_set(&opening, folder, &s->config, false, s->lexicon, set)
             : sh_speech_open(&opening, folder, &s->config, false, s->units,
-                             s->info.units - silence, set));
+                             s->info.units - silence, set);
+    s->e->output_failed = status == SHOAL_IO; /* that of the features */
+    TRY(status);
     sh_speech_plan(set, 0, false);
     return SHOAL_OK;
 }

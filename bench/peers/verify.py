@@ -37,7 +37,7 @@ def clustered_head(q, k, v, groups, top):
     weights = torch.softmax(scale * centroids @ k.T, -1)  # [C, S]
     if top is None:
         return (weights @ v)[groups]
-    top = top[:clusters]
+    top = top[:clusters].clamp(min=0)  # -1: a cluster without members, which is unused
     mass = weights.gather(1, top).sum(1)
     tail = weights.scatter(1, top, 0.0) @ v  # [C, Dv]
     own = torch.softmax(scale * torch.einsum("nd,nkd->nk", q, k[top[groups]]), -1)

@@ -69,6 +69,7 @@ expect "no such lexicon" 3 "nowhere" shoal train speech data $small --lexicon no
 grep -v 'AB\|DAC' lexicon.txt >short.txt
 expect "words are missing" 3 "ab dac" shoal train speech data $small \
     --lexicon short.txt --out x
+check "before features are made" absent cache
 expect "of both parts" 3 "data/dev: 2 words have no" shoal train speech data $small \
     --lexicon short.txt --out x
 grep 'AB\|DAC' lexicon.txt >rest.txt

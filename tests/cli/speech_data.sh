@@ -24,6 +24,27 @@ def spoil(path, spoiled):
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
     open(spoiled, "wb").write(struct.pack("<Q", len(text)) + text + raw[8 + size:])
+def interrupt_features(*command):
+    """Ctrl-C after the second line about features; its lines go to standard output."""
+    seen, asked = 0, False
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
+                           env={**os.environ, "SHOAL_PROGRESS": "0.05"},
+                           preexec_fn=lambda: signal.signal(signal.SIGINT,
+                                                            signal.SIG_DFL))
+    for line in run.stderr:
+        print(line, end="")
+        seen += "features of " in line
+        if seen == 2 and not asked:
+            run.send_signal(signal.SIGINT)
+            asked = True
+    sys.exit(0 if run.wait() == 130 else f"it ended with {run.returncode}")
+def done(path, which):
+    """Recordings of the first (0) or last (-1) line about features."""
+    lines = [line for line in open(path) if "features of " in line]
+    return int(lines[int(which)].split(":")[2].split()[0])
+def later(before, after):
+    first, second = done(before, -1), done(after, 0)
+    sys.exit(0 if second > first else f"{second} after {first}")
 PYTHON
 tool make good/train 9 1
 tool make good/dev 3 50
@@ -163,4 +184,28 @@ expect "no room for features" 4 "tight/fbank" no_room
 check "and nothing is left of them" bash -c '[ -z "$(ls -A tight)" ]'
 touch taken
 expect "no folder for features" 4 "taken" train taken full
+check "a run to evaluate" train good-cache evaluated
+evaluate() { shoal eval evaluated --data data/dev --cache "$1"; }
+no_room() (ulimit -f 1 && evaluate tight 2>&1 | cat >&2; exit "${PIPESTATUS[0]}")
+expect "eval: no room for features" 4 "tight/fbank" no_room
+check "and nothing is left of them either" bash -c '[ -z "$(ls -A tight)" ]'
+expect "eval: no folder for features" 4 "taken" evaluate taken
+expect "eval: a folder that cannot be written" 4 "/sys/kernel/fbank" evaluate /sys/kernel
+expect "eval: no such run" 3 "nowhere" shoal eval nowhere --data data/dev
+expect "eval: no such data" 3 "data/nowhere" shoal eval evaluated --data data/nowhere \
+    --cache good-cache
+
+# ---- Interrupted extraction ------------------------------------------------------------
+again
+for ((i = 1000; i < 6000; i++)); do echo "s9-$i s0-000.wav"; done >data/train/wav.scp
+sed 's/ .*/ A B C D/' data/train/wav.scp >data/train/text
+sed 's/ .*/ s9/' data/train/wav.scp >data/train/utt2spk
+extract() { tool interrupt_features "$program" train speech data \
+    ${small/--cache cache/--cache kept} --out stopped >"$1"; }
+check "Ctrl-C while features are extracted" extract first
+check "says what becomes of them" grep -q "the features so far are kept in kept" first
+check "keeps them" bash -c 'ls kept/*.features.part'
+check "and no run" absent stopped
+check "again" extract second
+check "continues from them" tool later first second
 finish

@@ -721,6 +721,86 @@ static void work_can_be_stopped(void **state) {
     open_bad(&options, "cache");
 }
 
+/* Stops when half of the recordings are read, and notes where reading began. */
+typedef struct {
+    int64_t first, calls;
+    bool goes_on;
+} stop_half_way;
+
+static int stop_at_half(void *user, int64_t done, int64_t all) {
+    stop_half_way *at = user;
+    if (at->calls++ == 0)
+        at->first = done;
+    return !at->goes_on && 2 * done >= all;
+}
+
+/* The only file of a folder, whose name must end so. */
+static char *only_file(const char *in, const char *ending, char path[512]) {
+    char command[600], more[512];
+    snprintf(command, sizeof command, "ls -A %s", in);
+    FILE *list = popen(command, "r");
+    assert_non_null(fgets(more, sizeof more, list));
+    more[strcspn(more, "\n")] = 0;
+    snprintf(path, 512, "%.200s/%.300s", in, more);
+    assert_null(fgets(more, sizeof more, list));
+    pclose(list);
+    assert_string_equal(path + strlen(path) - strlen(ending), ending);
+    return path;
+}
+
+static void assert_same_files(const char *a, const char *b) {
+    char command[1100];
+    snprintf(command, sizeof command, "cmp %s %s", a, b);
+    assert_int_equal(system(command), 0);
+}
+
+/* What was extracted before a stop is kept: the next call goes on behind it, and the file
+   has the bytes of one that was made at once. A damaged part is made anew. */
+static void stopped_work_goes_on(void **state) {
+    enum { LISTED = 40 };
+    char scp[20 * LISTED] = "", text[20 * LISTED] = "", path[512], whole[512];
+    for (int i = 0; i < LISTED; i++) { /* one is bad, early: its reason is found again */
+        sprintf(scp + strlen(scp), "u%02d %s\n", i,
+                i == 3  ? "none.wav"
+                : i % 2 ? "a.wav"
+                        : "c.wav");
+        sprintf(text + strlen(text), "u%02d ONE\n", i);
+    }
+    write_text("wav.scp", scp);
+    write_text("text", text);
+    unlink(inside("utt2spk"));
+    const char *at_once = make_folder(), *in_parts = make_folder();
+    stop_half_way stop = {.goes_on = true};
+    shoal_corpus_options options = options_of();
+    options.bad = NULL;
+    options.skip_bad = 1;
+    options.progress = stop_at_half;
+    options.user = &stop;
+    options.cache = at_once;
+    shoal_corpus_close(open_good(&options));
+    only_file(at_once, ".features", whole);
+    const int64_t chunk = stop.first;
+    assert_true(chunk < LISTED / 2); /* or nothing is tested */
+    options.cache = in_parts;
+    for (int damaged = 0; damaged < 2; damaged++) {
+        stop = (stop_half_way){0};
+        open_bad(&options, "stopped");
+        only_file(in_parts, ".features.part", path);
+        if (damaged)
+            flip_a_byte(path, 5000);
+        stop = (stop_half_way){.goes_on = true};
+        shoal_corpus *corpus = open_good(&options);
+        assert_int_equal(shoal_corpus_describe(corpus).bad, 1);
+        shoal_corpus_close(corpus);
+        assert_int_equal(stop.first > chunk, !damaged);
+        assert_same_files(only_file(in_parts, ".features", path), whole);
+        unlink(path);
+    }
+    remove_folder(at_once);
+    remove_folder(in_parts);
+    write_lists();
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(banks_are_kaldis),
@@ -743,6 +823,7 @@ int main(void) {
         cmocka_unit_test(speeds_have_the_same_utterances),
         cmocka_unit_test(damage_is_mended),
         cmocka_unit_test(work_can_be_stopped),
+        cmocka_unit_test(stopped_work_goes_on),
     };
     return cmocka_run_group_tests_name("corpus", tests, make_data, remove_data);
 }

@@ -190,8 +190,8 @@ static const char *unit_of(const speech_data *data, int64_t index) {
                          : shoal_corpus_unit(data->train.corpora[0], index + 1);
 }
 
-/* Words of both parts that have no pronunciation are named before either is refused. The
-   rate is that of the train part. */
+/* Words of both parts that have no pronunciation are named before either is refused, and
+   before any recording is read. The rate is that of the train part. */
 static shoal_status open_words(const shoal_task_opening *opening,
                                shoal_speech_train_config *config, speech_data *data,
                                const char *train, const char *dev) {
@@ -202,15 +202,16 @@ static shoal_status open_words(const shoal_task_opening *opening,
                        "phones");
     TRY(sh_lexicon_open(context, config->lexicon, NULL, 0, &data->lexicon));
     const shoal_status status =
-        sh_lfmmi_open_set(opening, train, config, true, data->lexicon, &data->train);
-    if (!data->train.words)
-        return status;
-    config->rate = data->train.info.rate;
+        sh_lfmmi_check_words(opening, train, config, data->lexicon);
     char message[sizeof context->message];
     memcpy(message, context->message, sizeof message);
-    const shoal_status of_dev =
-        sh_lfmmi_open_set(opening, dev, config, false, data->lexicon, &data->dev);
-    return status == SHOAL_OK ? of_dev : sh_fail(context, status, "%s", message);
+    const shoal_status of_dev = sh_lfmmi_check_words(opening, dev, config, data->lexicon);
+    if (status != SHOAL_OK)
+        return sh_fail(context, status, "%s", message);
+    TRY(of_dev);
+    TRY(sh_lfmmi_open_set(opening, train, config, true, data->lexicon, &data->train));
+    config->rate = data->train.info.rate;
+    return sh_lfmmi_open_set(opening, dev, config, false, data->lexicon, &data->dev);
 }
 
 /* Transcripts that nobody said anything about: those of `text` are words, most of which a

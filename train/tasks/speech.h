@@ -113,9 +113,13 @@ shoal_status sh_lexicon_open(shoal_context *context, const char *files,
                              const char *const *phones, int64_t phone_count,
                              shoal_lexicon **lexicon);
 
-/* As sh_speech_open, with labels that become words of the lexicon. Words without a
-   pronunciation are warnings, all of them, and so are utterances left out for them where
-   bad ones are to be skipped. set->words is NULL where the folder could not be read. */
+/* Words of a folder's transcripts without a pronunciation are warnings, all of them, and
+   refused unless bad utterances are to be skipped. No recording is read. */
+shoal_status sh_lfmmi_check_words(const shoal_task_opening *opening, const char *folder,
+                                  const shoal_speech_train_config *config,
+                                  const shoal_lexicon *lexicon);
+/* As sh_speech_open, with labels that become words of the lexicon, after
+   sh_lfmmi_check_words. Utterances with other words are left out, with a warning. */
 shoal_status sh_lfmmi_open_set(const shoal_task_opening *opening, const char *folder,
                                const shoal_speech_train_config *config, bool all_speeds,
                                const shoal_lexicon *lexicon, speech_set *set);

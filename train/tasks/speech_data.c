@@ -105,8 +105,13 @@ static shoal_status open_speed(reading *at, const shoal_speech_train_config *con
                             &(shoal_train_progress){.event = SHOAL_AT_END});
     if (status == SHOAL_OK || status == SHOAL_NO_MEMORY)
         return status;
-    if (sh_cancelled(callbacks))
+    if (sh_cancelled(callbacks)) {
+        sh_note(at->opening,
+                "%s: interrupted; the features so far are kept in %s, and the next start "
+                "continues from them",
+                at->folder, cache);
         return sh_fail(context, SHOAL_CANCELLED, "%s: cancelled", at->folder);
+    }
     if (status == SHOAL_IO && strncmp(context->message, cache, strlen(cache)) == 0)
         return status; /* the cache cannot be written */
     memcpy(message, context->message, sizeof message);
