@@ -365,6 +365,17 @@ static void start_panel(const clustered_head *head, query_panel *panel,
             lists->floor[i] = INFINITY;
 }
 
+/* The part of `parts` of the next block of keys and values that begins at `first`. */
+static void prefetch_next(const clustered_head *head, int64_t first, int64_t end,
+                          int part, int parts) {
+    const int64_t rows = max(0, min(KEY_BLOCK, end - first));
+    const int64_t from = first + rows * part / parts;
+    const int64_t count = first + rows * (part + 1) / parts - from;
+    const row_view k = head->keys.k, v = head->keys.v;
+    prefetch_rows(k.data + from * k.stride, k.stride, NULL, count, head->keys.dim);
+    prefetch_rows(v.data + from * v.stride, v.stride, NULL, count, head->keys.value_dim);
+}
+
 /* One chunk of keys over some panels of centroids, which take turns on every block of
    keys while it is in cache. task = chunk * runs of panels + run. */
 static void attend_task(void *shared, int64_t task, int thread) {
@@ -391,10 +402,12 @@ static void attend_task(void *shared, int64_t task, int thread) {
         start_panel(head, &own->dense->panels[p], &lists[p]);
     }
     for (int64_t key = start; key < end; key += KEY_BLOCK)
-        for (int p = 0; p < panels; p++)
+        for (int p = 0; p < panels; p++) {
+            prefetch_next(head, key + KEY_BLOCK, end, p, panels);
             sh_dense_stream(&head->keys, key, min(key + KEY_BLOCK, end),
                             &own->dense->panels[p], own->dense->scores,
                             head->work->has_top ? collect : NULL, &lists[p]);
+        }
     for (int p = 0; p < panels; p++) {
         /* What the chunk gave the panel: softmax, values and best keys. */
         const query_panel *panel = &own->dense->panels[p];

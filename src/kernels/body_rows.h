@@ -283,20 +283,9 @@ static void nearest(const uint8_t *nibbles, int nibble_count, const uint8_t *tab
     }
 }
 
-/* Each byte of the word is copied to the eight counters of its bits, and the mask leaves
-   each counter its own bit. Comparing with the mask gives -1 where the bit is set;
-   subtracting that adds one. */
-static void tally(uint64_t word, uint8_t counters[64]) {
-    static const uint8_t spread_bytes[64] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1,
-                                             1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
-                                             3, 3, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4,
-                                             4, 5, 5, 5, 5, 5, 5, 5, 5, 6, 6, 6, 6,
-                                             6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7};
-    const vb mask =
-        (vb)((vw){0} + UINT64_C(0x8040201008040201)); /* 1, 2, 4, .. 128, again */
-    const vb bytes = (vb)((vw){0} + word);
-    for (int v = 0; v < 64; v += BYTES) {
-        vb spread_out = b_lookup(bytes, b_load(spread_bytes + v));
-        b_store(counters + v, b_load(counters + v) - (vb)((spread_out & mask) == mask));
-    }
+static void tally(uint64_t word, int16_t by, int16_t counters[64]) {
+    enum { COUNTERS = BYTES / 2 };
+    const vh step = h_splat(by);
+    UNROLL for (int b = 0; b < 64; b += COUNTERS)
+        h_store(counters + b, h_add_where(h_load(counters + b), step, word >> b));
 }

@@ -74,8 +74,8 @@
     KERNEL(closest, (const float *panel, int width, int rank, const float *centres,      \
                      int stride, const float *bias, int count, float *best,              \
                      int32_t *who))                                                      \
-    /* counters[b] += bit b of the word, modulo 256. */                                  \
-    KERNEL(tally, (uint64_t word, uint8_t counters[64]))                                 \
+    /* counters[b] += by where bit b of the word is set. */                              \
+    KERNEL(tally, (uint64_t word, int16_t by, int16_t counters[64]))                     \
     /* sums[d] = sum over i < count of weights[i] * x[index[i]][d], in order, by fused   \
        multiply-add within blocks of SUM_BLOCK rows: the same bits on every instruction  \
        set. index NULL: row i; weights NULL: 1. */                                       \

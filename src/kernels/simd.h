@@ -5,6 +5,7 @@
  *                  v_splat v_fma v_max v_pow2
  *                  v_positive v_greater v_any v_index v_choose v_transpose, and + - *
  *     bytes   vb   b_load b_store b_splat b_table b_lookup b_min b_if_equal, and + ==
+ *     int16   vh   h_load h_store h_splat h_add_where
  */
 #ifndef SHOAL_KERNELS_SIMD_H
 #define SHOAL_KERNELS_SIMD_H
@@ -29,7 +30,7 @@ enum { TILE_VECTORS = 3, BYTES = LANES * 4 };
 typedef float vf __attribute__((vector_size(LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(LANES * 4)));
 typedef uint8_t vb __attribute__((vector_size(BYTES)));
-typedef uint64_t vw __attribute__((vector_size(BYTES)));
+typedef int16_t vh __attribute__((vector_size(BYTES)));
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -70,6 +71,35 @@ INLINE void b_store(uint8_t *x, vb v) {
 
 INLINE vb b_splat(uint8_t x) {
     return x - (vb){0};
+}
+
+INLINE vh h_load(const int16_t *x) {
+    vh v;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+
+INLINE void h_store(int16_t *x, vh v) {
+    memcpy(x, &v, sizeof v);
+}
+
+INLINE vh h_splat(int16_t x) {
+    return x - (vh){0};
+}
+
+/* x + by in the lanes whose bit is set, x elsewhere. */
+INLINE vh h_add_where(vh x, vh by, uint64_t bits) {
+#if defined(__AVX512F__)
+    return (vh)_mm512_mask_add_epi16((__m512i)x, (__mmask32)bits, (__m512i)x,
+                                     (__m512i)by);
+#elif defined(__AVX2__)
+    const vh own = {1,     1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
+                    1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, INT16_MIN};
+    return x + (by & (vh)((h_splat((int16_t)bits) & own) == own));
+#else
+    const vh own = {1, 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 6, 1 << 7};
+    return x + (by & (vh)((h_splat((int16_t)(bits & 255)) & own) == own));
+#endif
 }
 
 /* One lane's fused multiply-add, for loops that compilers make vectors of. */

@@ -186,9 +186,9 @@ static void closest(const float *panel, int width, int rank, const float *centre
     }
 }
 
-static void tally(uint64_t word, uint8_t counters[64]) {
+static void tally(uint64_t word, int16_t by, int16_t counters[64]) {
     for (int b = 0; b < 64; b++)
-        counters[b] = (uint8_t)(counters[b] + (word >> b & 1));
+        counters[b] = (int16_t)(counters[b] + (word >> b & 1 ? by : 0));
 }
 
 /* Blocks of rows are summed apart, so that errors grow with the blocks, not the rows. */

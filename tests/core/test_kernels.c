@@ -475,12 +475,14 @@ static void check_closest(const checked_kernels *kernels) {
 static void check_tally(const checked_kernels *kernels) {
     for (int again = 0; again < 400; again++) {
         const uint64_t word = draw();
-        uint8_t *expected = guarded_output(64), *actual = guarded_output(64);
+        const int16_t by = again % 2 ? 1 : -1;
+        int16_t *expected = guarded_output(64 * sizeof *expected);
+        int16_t *actual = guarded_output(64 * sizeof *actual);
         for (int b = 0; b < 64; b++)
-            expected[b] = actual[b] = b % 3 ? (uint8_t)draw() : 255;
-        SCALAR->tally(word, expected);
-        kernels->tally(word, actual);
-        bytes_compare(expected, actual, 64, "tally", kernels->isa);
+            expected[b] = actual[b] = (int16_t)(draw() % 2000 - 1000);
+        SCALAR->tally(word, by, expected);
+        kernels->tally(word, by, actual);
+        bytes_compare(expected, actual, 64 * sizeof *actual, "tally", kernels->isa);
         guarded_finish("tally");
     }
 }
