@@ -116,7 +116,7 @@ static void place_thread(clustered_thread *thread, const shoal_plan *plan,
     if (!own->has_top)
         return;
     thread->candidates =
-        sh_reserve(work, PANELS * width * topk_capacity(k), sizeof(uint64_t));
+        sh_reserve(work, topk_size(k, PANELS * width), sizeof(uint64_t));
     thread->counts = sh_reserve(work, PANELS * width, sizeof(int32_t));
     thread->floor = sh_reserve(work, PANELS * width, sizeof(float));
     thread->top_key_rows = sh_reserve(work, k * D, sizeof(float));
@@ -346,7 +346,7 @@ void sh_clustered_centre(clustered_head *head) {
 
 static void collect(void *context, const query_panel *panel, float *scores, int count,
                     int64_t first) {
-    sh_topk_collect(context, scores, panel->count, panel->width, count, first);
+    sh_topk_collect(context, scores, panel->width, count, first);
 }
 
 static int64_t centroids_per_task(const clustered_head *head) {
@@ -355,7 +355,7 @@ static int64_t centroids_per_task(const clustered_head *head) {
 
 /* A group that needs no top keys collects no candidates. */
 static void start_panel(const clustered_head *head, query_panel *panel,
-                        const topk_lists *lists) {
+                        topk_lists *lists) {
     sh_dense_start(&head->keys, panel, (row_view){head->state.centroids, head->keys.dim});
     if (!head->work->has_top)
         return;
@@ -395,9 +395,9 @@ static void attend_task(void *shared, int64_t task, int thread) {
     for (int p = 0; p < panels; p++) {
         if (head->work->has_top) {
             const int64_t lane = (int64_t)p * head->keys.kernels->panel;
-            lists[p] = (topk_lists){head->keys.kernels, k,
-                                    own->candidates + lane * topk_capacity(k),
-                                    own->counts + lane, own->floor + lane};
+            lists[p] = sh_topk_lists(head->keys.kernels, k,
+                                     own->candidates + topk_size(k, lane),
+                                     own->counts + lane, own->floor + lane);
         }
         start_panel(head, &own->dense->panels[p], &lists[p]);
     }
@@ -416,12 +416,11 @@ static void attend_task(void *shared, int64_t task, int thread) {
         memcpy(parts->sum + at, panel->sum, (size_t)panel->count * sizeof(float));
         head->keys.kernels->unpack(panel->outputs, panel->count, panel->width, Dv, NULL,
                                    NULL, 0, parts->values + at * Dv, Dv, NULL);
-        for (int i = 0; i < panel->count && head->work->has_top; i++) {
-            uint64_t *list = topk_list(&lists[p], i);
-            const int32_t count = sh_topk_cut(list, lists[p].counts[i], k);
-            parts->counts[at + i] = count;
-            memcpy(parts->keys + (at + i) * k, list, (size_t)count * sizeof *list);
-        }
+        if (head->work->has_top)
+            sh_topk_finish(&lists[p], panel->width);
+        for (int i = 0; i < panel->count && head->work->has_top; i++)
+            parts->counts[at + i] =
+                sh_topk_take(&lists[p], i, panel->width, parts->keys + (at + i) * k);
     }
 }
 

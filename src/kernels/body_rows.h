@@ -75,27 +75,147 @@ static void dot_columns(const float *a, const float *b, int width, int count,
 }
 
 /* The lanes of one vector that have a candidate in this row. */
-INLINE void collect_vector(const float *row, int32_t key, const float *floor,
-                           uint64_t *candidates, int64_t capacity, int32_t *counts) {
+INLINE void collect_vector(const float *row, int32_t key, const float *floor, int width,
+                           float *list, int32_t *keys, int32_t *counts) {
     for (unsigned hits = v_greater(v_load(row), v_load(floor)); hits; hits &= hits - 1) {
-        int lane = __builtin_ctz(hits);
-        candidates[lane * capacity + counts[lane]++] = candidate_pack(row[lane], key);
+        const int lane = __builtin_ctz(hits);
+        const int64_t at = (int64_t)counts[lane]++ * width + lane;
+        list[at] = row[lane];
+        keys[at] = key;
     }
 }
 
 /* Most rows have no candidate in any lane: one branch passes over them. */
 static void collect(const float *scores, int width, int count, int32_t first,
-                    const float *floor, uint64_t *candidates, int64_t capacity,
-                    int32_t *counts) {
+                    const float *floor, float *list, int32_t *keys, int32_t *counts) {
     for (int r = 0; r < count; r++) {
         const float *row = scores + r * width;
         vi hits = {0};
         for (int i = 0; i < width; i += LANES)
             hits |= (vi)(v_load(row + i) > v_load(floor + i));
         for (int i = 0; i < width && v_any(hits); i += LANES)
-            collect_vector(row + i, first + r, floor + i, candidates + i * capacity,
-                           capacity, counts + i);
+            collect_vector(row + i, first + r, floor + i, width, list + i, keys + i,
+                           counts + i);
     }
+}
+
+static void collect_all(const float *scores, int width, int count, int32_t first,
+                        const float *floor, float *list, int32_t *keys,
+                        int32_t *counts) {
+    const int64_t from = (int64_t)counts[0] * width;
+    const vf none = v_splat(-__builtin_inff());
+    for (int i = 0; i < width; i += LANES) {
+        const vf low = v_load(floor + i);
+        for (int r = 0; r < count; r++) {
+            const vf score = v_load(scores + r * width + i);
+            const vi key = v_index(first + r);
+            v_store(list + from + r * width + i,
+                    (vf)v_choose((vi)(score > low), (vi)score, (vi)none));
+            memcpy(keys + from + r * width + i, &key, sizeof key);
+        }
+    }
+    for (int i = 0; i < width; i++)
+        counts[i] += count;
+}
+
+/* A number whose order as an integer is the float's, and back: float_order. */
+INLINE vi v_order(vi bits) {
+    return bits ^ ((bits >> 31) & v_index(INT32_MAX));
+}
+
+/* What is known of the k-th largest of every lane: `found` >= k are at least the float of
+   order `least`, and `fewer` < k at least that of order `above`. */
+typedef struct {
+    vi least, above, found, fewer;
+} list_bounds;
+
+INLINE list_bounds bound_lists(const float *list, int width, int32_t rows) {
+    const vf infinity = v_splat(__builtin_inff());
+    vf lowest = infinity, highest = -infinity;
+    vi live = {0};
+    for (int32_t r = 0; r < rows; r++) {
+        const vf x = v_load(list + (int64_t)r * width);
+        const vi is_live = (vi)(x > -infinity);
+        lowest = (vf)v_choose(is_live & (vi)(x < lowest), (vi)x, (vi)lowest);
+        highest = v_max(highest, x);
+        live -= is_live;
+    }
+    return (list_bounds){.least = v_order((vi)lowest),
+                         .above = v_order((vi)highest) + 1,
+                         .found = live};
+}
+
+/* Where the k-th largest would be if numbers were evenly spread, and every third time in
+   the middle of all floats that there are: one of them comes to an end soon. */
+INLINE vi next_order(const list_bounds *now, int32_t k, int turn) {
+    const vi middle = (now->least & now->above) + ((now->least ^ now->above) >> 1);
+    if (turn % 3 == 2)
+        return middle;
+    const vf low = (vf)v_order(now->least), high = (vf)v_order(now->above);
+    const vf part = (v_float(now->found - k) + v_splat(0.5f)) /
+                    v_float(now->found - now->fewer);
+    const vi guess = v_order((vi)(low + (high - low) * part));
+    return v_choose((guess > now->least) & (guess < now->above), guess, middle);
+}
+
+/* Moves what is at least the bound to the front of every list. Where too many are, since
+   some are equal, `equals` of those that equal the bound are kept. */
+INLINE void keep_largest(int width, int32_t rows, vf least, const int32_t *equal_ones,
+                         float *list, int32_t *keys, int32_t *counts) {
+    int32_t equals[LANES];
+    float bound[LANES];
+    memcpy(equals, equal_ones, sizeof equals);
+    v_store(bound, least);
+    memset(counts, 0, LANES * sizeof *counts);
+    for (int32_t r = 0; r < rows; r++) {
+        float *row = list + (int64_t)r * width;
+        const int32_t *row_keys = keys + (int64_t)r * width;
+        unsigned hits = ~v_greater(least, v_load(row)) &
+                        (unsigned)((UINT64_C(1) << LANES) - 1);
+        for (; hits; hits &= hits - 1) {
+            const int lane = __builtin_ctz(hits);
+            const float score = row[lane];
+            if (score == bound[lane] && equals[lane]-- <= 0)
+                continue;
+            const int64_t at = (int64_t)counts[lane]++ * width + lane;
+            list[at] = score;
+            keys[at] = row_keys[lane];
+        }
+    }
+}
+
+static void cut_lists(int width, int32_t rows, int32_t k, int32_t most, float *list,
+                      int32_t *keys, int32_t *counts, float *floor) {
+    list_bounds now = bound_lists(list, width, rows);
+    vi kept, equals, active = now.found > most;
+    const vi enough = now.found >= k;
+    for (int turn = 0; v_any(active); turn++) {
+        const vi next = next_order(&now, k, turn);
+        const vf bound = (vf)v_order(next);
+        vi some = {0};
+        for (int32_t r = 0; r < rows; r++)
+            some -= (vi)(v_load(list + (int64_t)r * width) >= bound);
+        const vi up = active & (some >= k), down = active & (some < k);
+        now.least = v_choose(up, next, now.least);
+        now.found = v_choose(up, some, now.found);
+        now.above = v_choose(down, next, now.above);
+        now.fewer = v_choose(down, some, now.fewer);
+        active = (now.found > most) & (now.above - 1 > now.least);
+    }
+    const vf least = (vf)v_order(now.least);
+    int32_t equal_ones[LANES];
+    equals = v_choose(now.found > most, k - now.fewer, v_index(INT32_MAX));
+    memcpy(equal_ones, &equals, sizeof equals);
+    keep_largest(width, rows, least, equal_ones, list, keys, counts);
+    memcpy(&kept, counts, sizeof kept);
+    for (int32_t r = 0; r < rows; r++) {
+        float *row = list + (int64_t)r * width;
+        const vi is_kept = v_index(r) < kept;
+        v_store(row, (vf)v_choose(is_kept, (vi)v_load(row),
+                                  (vi)v_splat(-__builtin_inff())));
+    }
+    const vf low = v_load(floor);
+    v_store(floor, (vf)v_choose(enough & (vi)(least > low), (vi)least, (vi)low));
 }
 
 /* b where a is NaN. */

@@ -3,7 +3,7 @@
  *
  *     floats  vf   v_load v_store v_load_some v_store_some v_load_halves v_load_bytes
  *                  v_splat v_fma v_max v_pow2
- *                  v_positive v_greater v_any v_index v_choose v_transpose, and + - *
+ *                  v_positive v_greater v_any v_index v_float v_choose v_transpose, and + - *
  *     bytes   vb   b_load b_store b_splat b_table b_lookup b_min b_if_equal, and + ==
  *     int16   vh   h_load h_store h_splat h_add_where
  */
@@ -347,6 +347,10 @@ INLINE vf v_pow2(vi n) {
 
 INLINE vi v_index(int32_t i) {
     return i + (vi){0};
+}
+
+INLINE vf v_float(vi x) {
+    return __builtin_convertvector(x, vf);
 }
 
 /* All bits set in the lanes that are > 0 (NaN is not). */
