@@ -74,28 +74,43 @@ static void dot_columns(const float *a, const float *b, int width, int count,
     }
 }
 
-/* The lanes of one vector that have a candidate in this row. */
-INLINE void collect_vector(const float *row, int32_t key, const float *floor, int width,
-                           float *list, int32_t *keys, int32_t *counts) {
-    for (unsigned hits = v_greater(v_load(row), v_load(floor)); hits; hits &= hits - 1) {
-        const int lane = __builtin_ctz(hits);
-        const int64_t at = (int64_t)counts[lane]++ * width + lane;
-        list[at] = row[lane];
-        keys[at] = key;
+/* Which of up to 64 rows of one vector of lanes hold at least `least`: bit r of a lane's
+   word is row r's. Bits are collected lane by lane, without a branch for each row. */
+INLINE unsigned rows_from(const float *rows, int width, int count, vf least,
+                          const bool or_equal, uint64_t words[LANES]) {
+    uint32_t low[LANES], high[LANES];
+    vi found[2] = {{0}};
+    UNROLL for (int half = 0; half < 2; half++) {
+        vi bit = v_index(1);
+        for (int r = 32 * half; r < count && r < 32 * half + 32; r++, bit += bit) {
+            const vf x = v_load(rows + (int64_t)r * width);
+            found[half] |= bit & (or_equal ? (vi)(x >= least) : (vi)(x > least));
+        }
     }
+    memcpy(low, &found[0], sizeof low);
+    memcpy(high, &found[1], sizeof high);
+    for (int lane = 0; lane < LANES; lane++)
+        words[lane] = low[lane] | (uint64_t)high[lane] << 32;
+    return v_lanes((found[0] | found[1]) != (vi){0});
 }
 
-/* Most rows have no candidate in any lane: one branch passes over them. */
+/* Count is at most 64. */
 static void collect(const float *scores, int width, int count, int32_t first,
                     const float *floor, float *list, int32_t *keys, int32_t *counts) {
-    for (int r = 0; r < count; r++) {
-        const float *row = scores + r * width;
-        vi hits = {0};
-        for (int i = 0; i < width; i += LANES)
-            hits |= (vi)(v_load(row + i) > v_load(floor + i));
-        for (int i = 0; i < width && v_any(hits); i += LANES)
-            collect_vector(row + i, first + r, floor + i, width, list + i, keys + i,
-                           counts + i);
+    for (int i = 0; i < width; i += LANES) {
+        uint64_t words[LANES];
+        unsigned lanes =
+            rows_from(scores + i, width, count, v_load(floor + i), false, words);
+        for (; lanes; lanes &= lanes - 1) {
+            const int lane = i + __builtin_ctz(lanes);
+            int64_t at = (int64_t)counts[lane] * width + lane;
+            for (uint64_t hits = words[lane - i]; hits; hits &= hits - 1, at += width) {
+                const int r = __builtin_ctzll(hits);
+                list[at] = scores[r * width + lane];
+                keys[at] = first + r;
+                counts[lane]++;
+            }
+        }
     }
 }
 
@@ -160,26 +175,29 @@ INLINE vi next_order(const list_bounds *now, int32_t k, int turn) {
 
 /* Moves what is at least the bound to the front of every list. Where too many are, since
    some are equal, `equals` of those that equal the bound are kept. */
-INLINE void keep_largest(int width, int32_t rows, vf least, const int32_t *equal_ones,
-                         float *list, int32_t *keys, int32_t *counts) {
-    int32_t equals[LANES];
+INLINE void keep_largest(int width, int32_t rows, vf least, int32_t *equals, float *list,
+                         int32_t *keys, int32_t *counts) {
     float bound[LANES];
-    memcpy(equals, equal_ones, sizeof equals);
     v_store(bound, least);
     memset(counts, 0, LANES * sizeof *counts);
-    for (int32_t r = 0; r < rows; r++) {
-        float *row = list + (int64_t)r * width;
-        const int32_t *row_keys = keys + (int64_t)r * width;
-        unsigned hits = ~v_greater(least, v_load(row)) &
-                        (unsigned)((UINT64_C(1) << LANES) - 1);
-        for (; hits; hits &= hits - 1) {
-            const int lane = __builtin_ctz(hits);
-            const float score = row[lane];
-            if (score == bound[lane] && equals[lane]-- <= 0)
-                continue;
-            const int64_t at = (int64_t)counts[lane]++ * width + lane;
-            list[at] = score;
-            keys[at] = row_keys[lane];
+    for (int32_t first = 0; first < rows; first += 64) {
+        const int count = rows - first < 64 ? rows - first : 64;
+        const int64_t from = (int64_t)first * width;
+        uint64_t words[LANES];
+        unsigned lanes = rows_from(list + from, width, count, least, true, words);
+        for (; lanes; lanes &= lanes - 1) {
+            const int lane = __builtin_ctz(lanes);
+            int64_t to = (int64_t)counts[lane] * width + lane;
+            for (uint64_t hits = words[lane]; hits; hits &= hits - 1) {
+                const int64_t at = from + __builtin_ctzll(hits) * width + lane;
+                const float score = list[at];
+                if (score == bound[lane] && equals[lane]-- <= 0)
+                    continue;
+                list[to] = score;
+                keys[to] = keys[at];
+                to += width;
+                counts[lane]++;
+            }
         }
     }
 }

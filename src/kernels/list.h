@@ -55,7 +55,7 @@
                          float *products))                                               \
     /* Lists of candidates, one per lane: list[r][i] with its key in keys[r][i], for     \
        r < counts[i]. Appends scores[r][i] and first + r to lane i's where the score     \
-       exceeds floor[i]; there is room. */                                               \
+       exceeds floor[i], for r < count <= KEY_BLOCK; there is room. */                   \
     KERNEL(collect, (const float *scores, int width, int count, int32_t first,           \
                      const float *floor, float *list, int32_t *keys,                     \
                      int32_t *counts))                                                   \

@@ -3,7 +3,7 @@
  *
  *     floats  vf   v_load v_store v_load_some v_store_some v_load_halves v_load_bytes
  *                  v_splat v_fma v_max v_pow2
- *                  v_positive v_greater v_any v_index v_float v_choose v_transpose, and + - *
+ *                  v_positive v_greater v_lanes v_any v_index v_float v_choose v_transpose, and + - *
  *     bytes   vb   b_load b_store b_splat b_table b_lookup b_min b_if_equal, and + ==
  *     int16   vh   h_load h_store h_splat h_add_where
  */
@@ -179,6 +179,11 @@ INLINE int v_any(vi mask) {
     return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
 }
 
+/* Bit i is the sign of lane i. */
+INLINE unsigned v_lanes(vi mask) {
+    return _mm512_movepi32_mask((__m512i)mask);
+}
+
 /* yes in the lanes where all bits of mask are set, no where none is. */
 INLINE vi v_choose(vi mask, vi yes, vi no) {
     return (vi)_mm512_mask_mov_epi32((__m512i)no, _mm512_movepi32_mask((__m512i)mask),
@@ -248,6 +253,10 @@ INLINE int v_any(vi mask) {
     return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
 }
 
+INLINE unsigned v_lanes(vi mask) {
+    return (unsigned)_mm256_movemask_ps((__m256)mask);
+}
+
 INLINE vi v_choose(vi mask, vi yes, vi no) {
     return (vi)_mm256_blendv_epi8((__m256i)no, (__m256i)yes, (__m256i)mask);
 }
@@ -305,10 +314,13 @@ INLINE vf v_max(vf a, vf b) {
     return (vf)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
 }
 
-INLINE unsigned v_greater(vf a, vf b) {
+INLINE unsigned v_lanes(vi mask) {
     static const uint32_t bits[4] = {1, 2, 4, 8};
-    uint32x4_t greater = vcgtq_f32((float32x4_t)a, (float32x4_t)b);
-    return vaddvq_u32(vandq_u32(greater, vld1q_u32(bits)));
+    return vaddvq_u32(vandq_u32((uint32x4_t)(mask >> 31), vld1q_u32(bits)));
+}
+
+INLINE unsigned v_greater(vf a, vf b) {
+    return v_lanes((vi)(a > b));
 }
 
 INLINE int v_any(vi mask) {
