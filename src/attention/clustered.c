@@ -116,7 +116,7 @@ static void place_thread(clustered_thread *thread, const shoal_plan *plan,
     if (!own->has_top)
         return;
     thread->candidates =
-        sh_reserve(work, PANELS * width * topk_capacity(k), sizeof(uint64_t));
+        sh_reserve(work, topk_size(k, PANELS * width), sizeof(uint64_t));
     thread->counts = sh_reserve(work, PANELS * width, sizeof(int32_t));
     thread->floor = sh_reserve(work, PANELS * width, sizeof(float));
     thread->top_key_rows = sh_reserve(work, k * D, sizeof(float));
@@ -346,7 +346,7 @@ void sh_clustered_centre(clustered_head *head) {
 
 static void collect(void *context, const query_panel *panel, float *scores, int count,
                     int64_t first) {
-    sh_topk_collect(context, scores, panel->count, panel->width, count, first);
+    sh_topk_collect(context, scores, panel->width, count, first);
 }
 
 static int64_t centroids_per_task(const clustered_head *head) {
@@ -355,7 +355,7 @@ static int64_t centroids_per_task(const clustered_head *head) {
 
 /* A group that needs no top keys collects no candidates. */
 static void start_panel(const clustered_head *head, query_panel *panel,
-                        const topk_lists *lists) {
+                        topk_lists *lists) {
     sh_dense_start(&head->keys, panel, (row_view){head->state.centroids, head->keys.dim});
     if (!head->work->has_top)
         return;
@@ -363,6 +363,17 @@ static void start_panel(const clustered_head *head, query_panel *panel,
     for (int i = 0; i < panel->count; i++)
         if (clustered_is_alone(head, panel->first + i))
             lists->floor[i] = INFINITY;
+}
+
+/* The part of `parts` of the next block of keys and values that begins at `first`. */
+static void prefetch_next(const clustered_head *head, int64_t first, int64_t end,
+                          int part, int parts) {
+    const int64_t rows = max(0, min(KEY_BLOCK, end - first));
+    const int64_t from = first + rows * part / parts;
+    const int64_t count = first + rows * (part + 1) / parts - from;
+    const row_view k = head->keys.k, v = head->keys.v;
+    prefetch_rows(k.data + from * k.stride, k.stride, NULL, count, head->keys.dim);
+    prefetch_rows(v.data + from * v.stride, v.stride, NULL, count, head->keys.value_dim);
 }
 
 /* One chunk of keys over some panels of centroids, which take turns on every block of
@@ -384,17 +395,19 @@ static void attend_task(void *shared, int64_t task, int thread) {
     for (int p = 0; p < panels; p++) {
         if (head->work->has_top) {
             const int64_t lane = (int64_t)p * head->keys.kernels->panel;
-            lists[p] = (topk_lists){head->keys.kernels, k,
-                                    own->candidates + lane * topk_capacity(k),
-                                    own->counts + lane, own->floor + lane};
+            lists[p] = sh_topk_lists(head->keys.kernels, k,
+                                     own->candidates + topk_size(k, lane),
+                                     own->counts + lane, own->floor + lane);
         }
         start_panel(head, &own->dense->panels[p], &lists[p]);
     }
     for (int64_t key = start; key < end; key += KEY_BLOCK)
-        for (int p = 0; p < panels; p++)
+        for (int p = 0; p < panels; p++) {
+            prefetch_next(head, key + KEY_BLOCK, end, p, panels);
             sh_dense_stream(&head->keys, key, min(key + KEY_BLOCK, end),
                             &own->dense->panels[p], own->dense->scores,
                             head->work->has_top ? collect : NULL, &lists[p]);
+        }
     for (int p = 0; p < panels; p++) {
         /* What the chunk gave the panel: softmax, values and best keys. */
         const query_panel *panel = &own->dense->panels[p];
@@ -403,12 +416,11 @@ static void attend_task(void *shared, int64_t task, int thread) {
         memcpy(parts->sum + at, panel->sum, (size_t)panel->count * sizeof(float));
         head->keys.kernels->unpack(panel->outputs, panel->count, panel->width, Dv, NULL,
                                    NULL, 0, parts->values + at * Dv, Dv, NULL);
-        for (int i = 0; i < panel->count && head->work->has_top; i++) {
-            uint64_t *list = topk_list(&lists[p], i);
-            const int32_t count = sh_topk_cut(list, lists[p].counts[i], k);
-            parts->counts[at + i] = count;
-            memcpy(parts->keys + (at + i) * k, list, (size_t)count * sizeof *list);
-        }
+        if (head->work->has_top)
+            sh_topk_finish(&lists[p], panel->width);
+        for (int i = 0; i < panel->count && head->work->has_top; i++)
+            parts->counts[at + i] =
+                sh_topk_take(&lists[p], i, panel->width, parts->keys + (at + i) * k);
     }
 }
 

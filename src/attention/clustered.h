@@ -63,7 +63,7 @@ typedef struct {
     dense_scratch *dense; /* one of work->dense */
     float *projections;   /* [bits][panel] */
     /* Lists of candidates, one per lane of every panel: */
-    uint64_t *candidates; /* [PANELS][panel][capacity] */
+    uint64_t *candidates; /* [PANELS][topk_size] */
     int32_t *counts;      /* [PANELS][panel] */
     float *floor;         /* [PANELS][panel] */
     /* The top keys of one group: */

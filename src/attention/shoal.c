@@ -96,7 +96,7 @@ static void place_cluster_threads(shoal_work *all, const shoal_plan *plan,
         own->variances = reserve_floats(work, lanes, r);
         own->expected = reserve_floats(work, KEY_BLOCK, width);
         own->candidates =
-            sh_reserve(work, lanes * topk_capacity(size->p), sizeof(uint64_t));
+            sh_reserve(work, topk_size(size->p, lanes), sizeof(uint64_t));
         own->counts = sh_reserve(work, lanes, sizeof(int32_t));
         own->floor = reserve_floats(work, lanes, 1);
         *work = longer(order, *work);
@@ -388,7 +388,7 @@ static void attend_keys(const shoal_head *head, const key_block *keys, int64_t f
                    own->half_squares, r, count, expected);
     for (int i = 0; i < count * width; i++)
         expected[i] += scores[i];
-    sh_topk_collect(&own->lists[p], expected, panel->count, width, count, first);
+    sh_topk_collect(&own->lists[p], expected, width, count, first);
     kernels->softmax_step(scores, width, count, panel->largest, panel->sum, panel->keep);
     kernels->mix(scores, width, keys->wide, wide, count, wide, panel->keep,
                  panel->outputs);
@@ -431,9 +431,9 @@ static void sum_task(void *shared, int64_t task, int thread) {
         head->kernels->pack(clusters->variances + panels[p].first * r, r, NULL,
                             panels[p].count, panels[p].width, r, 1,
                             own->variances + lane * r);
-        own->lists[p] = (topk_lists){head->kernels, k,
-                                     own->candidates + lane * topk_capacity(k),
-                                     own->counts + lane, own->floor + lane};
+        own->lists[p] = sh_topk_lists(head->kernels, k,
+                                      own->candidates + topk_size(k, lane),
+                                      own->counts + lane, own->floor + lane);
         sh_topk_start(&own->lists[p], panels[p].count, panels[p].width);
         for (int i = 0; i < panels[p].count; i++)
             if (offsets[i + 1] - offsets[i] <= 1)
@@ -459,16 +459,15 @@ static void sum_task(void *shared, int64_t task, int thread) {
         for (int p = 0; p < count; p++)
             keep_cluster(head, &panels[p], m, job->sums);
     }
-    for (int p = 0; p < count; p++)
+    for (int p = 0; p < count; p++) {
+        topk_lists *lists = &own->lists[p];
+        sh_topk_finish(lists, panels[p].width);
         for (int i = 0; i < panels[p].count; i++) {
             const int64_t at = (panels[p].first + i) * SHOAL_CHUNKS + chunk;
-            uint64_t *list = topk_list(&own->lists[p], i);
-            const int32_t kept =
-                sh_topk_cut(list, own->lists[p].counts[i], own->lists[p].k);
-            job->sums->counts[at] = kept;
-            memcpy(job->sums->candidates + at * own->lists[p].k, list,
-                   (size_t)kept * sizeof *list);
+            job->sums->counts[at] = sh_topk_take(lists, i, panels[p].width,
+                                                 job->sums->candidates + at * lists->k);
         }
+    }
 }
 
 static void find_sums(const shoal_head *head, const shoal_clusters *clusters,

@@ -108,31 +108,78 @@ void sh_topk_sort(uint64_t *list, int32_t count) {
     insertion_sort(list, count);
 }
 
-void sh_topk_start(const topk_lists *lists, int live, int width) {
+topk_lists sh_topk_lists(const kernel_table *kernels, int32_t k, uint64_t *memory,
+                         int32_t *counts, float *floor) {
+    const int64_t size = kernels->panel * topk_capacity(k);
+    float *list = (float *)(void *)memory;
+    return (topk_lists){.kernels = kernels,
+                        .k = k,
+                        .list = list,
+                        .keys = memory ? (int32_t *)(void *)(list + size) : NULL,
+                        .counts = counts,
+                        .floor = floor};
+}
+
+void sh_topk_start(topk_lists *lists, int live, int width) {
+    lists->even = 1;
     for (int i = 0; i < width; i++) {
         lists->counts[i] = 0;
         lists->floor[i] = i < live ? -INFINITY : INFINITY;
     }
 }
 
-static void cut_lane(const topk_lists *lists, int lane) {
-    uint64_t *list = topk_list(lists, lane);
-    const int32_t count = sh_topk_cut(list, lists->counts[lane], lists->k);
-    uint64_t worst = list[0];
-    for (int32_t i = 1; i < count; i++)
-        worst = list[i] < worst ? list[i] : worst;
-    lists->counts[lane] = count;
-    lists->floor[lane] = candidate_score(worst);
+/* Cuts the lists of each vector of lanes of which one is longer than `least`. */
+static void cut(topk_lists *lists, int width, int32_t least, int32_t most) {
+    const int lanes = lists->kernels->lanes;
+    for (int i = 0; i < width; i += lanes) {
+        int32_t rows = 0;
+        for (int lane = i; lane < i + lanes; lane++)
+            rows = lists->counts[lane] > rows ? lists->counts[lane] : rows;
+        if (rows > least)
+            lists->kernels->cut_lists(width, rows, lists->k, most, lists->list + i,
+                                      lists->keys + i, lists->counts + i,
+                                      lists->floor + i);
+    }
 }
 
-void sh_topk_collect(const topk_lists *lists, const float *scores, int live, int width,
-                     int count, int64_t first) {
+/* What lists have past their ends is -infinity, as far as the longest was. */
+static void clear_ends(topk_lists *lists, int width) {
     const int64_t capacity = topk_capacity(lists->k);
-    for (int i = 0; i < live; i++)
-        if (lists->counts[i] >= capacity - KEY_BLOCK)
-            cut_lane(lists, i);
+    for (int64_t at = (int64_t)lists->counts[0] * width; at < capacity * width; at++)
+        lists->list[at] = -INFINITY;
+}
+
+void sh_topk_collect(topk_lists *lists, const float *scores, int width, int count,
+                     int64_t first) {
+    const int32_t capacity = (int32_t)topk_capacity(lists->k);
+    if (lists->even && lists->counts[0] + count <= capacity) {
+        lists->kernels->collect_all(scores, width, count, (int32_t)first, lists->floor,
+                                    lists->list, lists->keys, lists->counts);
+        return;
+    }
+    /* A few more than k may stay until the end: finding exactly k takes longer. */
+    const int32_t most = lists->k + lists->k / 8;
+    if (lists->even) {
+        clear_ends(lists, width);
+        cut(lists, width, 0, most);
+    } else {
+        cut(lists, width, capacity - KEY_BLOCK, most);
+    }
+    lists->even = 0;
     lists->kernels->collect(scores, width, count, (int32_t)first, lists->floor,
-                            lists->candidates, capacity, lists->counts);
+                            lists->list, lists->keys, lists->counts);
+}
+
+void sh_topk_finish(topk_lists *lists, int width) {
+    cut(lists, width, 0, lists->k);
+}
+
+int32_t sh_topk_take(const topk_lists *lists, int lane, int width, uint64_t *to) {
+    const int32_t count = lists->counts[lane];
+    for (int64_t i = 0; i < count; i++)
+        to[i] = candidate_pack(lists->list[i * width + lane],
+                               lists->keys[i * width + lane]);
+    return count;
 }
 
 /* ---- Alike rows ------------------------------------------------------------------- */

@@ -22,8 +22,8 @@ void sh_group_sort(grouping *sorted, const int32_t *groups, int64_t n);
 
 /* ---- The k best -------------------------------------------------------------------- */
 
-/* The k largest of a stream of candidates (see candidate_pack): lists grow unsorted and
-   are cut back to k when they are full, so that most candidates cost one comparison. */
+/* The k largest of a stream of scores, with their keys: lists grow unsorted and are cut
+   back to about k when they are full, so that most scores cost one comparison. */
 
 /* Room for a list that is cut when a block of keys might not fit any more. Twice k is
    best: cut less often, and the k-th largest that new candidates must exceed is out of
@@ -32,25 +32,40 @@ static inline int64_t topk_capacity(int64_t k) {
     return 2 * k + KEY_BLOCK;
 }
 
-/* One list for each lane of a panel. */
+/* One list for each lane of a panel, side by side, since they are cut side by side. */
 typedef struct {
     const kernel_table *kernels;
     int32_t k;
-    uint64_t *candidates; /* [lanes][topk_capacity(k)] */
-    int32_t *counts;      /* [lanes] */
-    float *floor;         /* [lanes]: only greater scores are candidates */
+    int even;        /* nothing was cut yet: all lists are equally long */
+    float *list;     /* [topk_capacity(k)][width]: scores */
+    int32_t *keys;   /* [topk_capacity(k)][width] */
+    int32_t *counts; /* [width] */
+    float *floor;    /* [width]: only greater scores are candidates */
 } topk_lists;
 
-static inline uint64_t *topk_list(const topk_lists *lists, int lane) {
-    return lists->candidates + lane * topk_capacity(lists->k);
+/* Numbers of 8 bytes that the lists of `lanes` lanes take. */
+static inline int64_t topk_size(int64_t k, int64_t lanes) {
+    return lanes * topk_capacity(k);
 }
 
+/* Lists for up to kernels->panel lanes in memory[topk_size()]; the rest has a number for
+   each lane. */
+topk_lists sh_topk_lists(const kernel_table *kernels, int32_t k, uint64_t *memory,
+                         int32_t *counts, float *floor);
+
 /* Empty lists for `live` lanes; the others, up to width, collect nothing. */
-void sh_topk_start(const topk_lists *lists, int live, int width);
+void sh_topk_start(topk_lists *lists, int live, int width);
 
 /* Takes the scores [count][width] of at most KEY_BLOCK keys from `first` on. */
-void sh_topk_collect(const topk_lists *lists, const float *scores, int live, int width,
-                     int count, int64_t first);
+void sh_topk_collect(topk_lists *lists, const float *scores, int width, int count,
+                     int64_t first);
+
+/* Cuts the lists to the k largest. */
+void sh_topk_finish(topk_lists *lists, int width);
+
+/* Writes what is left of a lane's list as candidates (see candidate_pack), in no order;
+   returns how many. */
+int32_t sh_topk_take(const topk_lists *lists, int lane, int width, uint64_t *to);
 
 /* Moves the k largest of list[0 .. count - 1] to its front, in no order; returns how many
    are left. */

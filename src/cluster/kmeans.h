@@ -65,17 +65,18 @@ void sh_hash_queries(const kernel_table *kernels, const float *q, int64_t stride
 
 /* ---- K-Means ----------------------------------------------------------------------- */
 
-/* One thread's share of the counts: what came to and left each centre. W words, so 64 W
+/* One thread's share of the counts: members with a bit that came to each centre, less
+   those that left. W words, so 64 W
    bits and 16 W nibbles in a hash. Threads write to theirs all the time: none may share a
    cache line. */
 typedef struct {
-    _Alignas(CACHE_LINE) uint8_t *arrived; /* [C][64 W], since the last flush */
-    uint8_t *left;
-    uint8_t *arrivals, *leavings; /* [C], queries since the last flush, at most 255 */
-    uint8_t *touched;             /* [C], whether anything came or left at all */
-    int32_t *change;              /* [C][64 W], flushed */
-    int32_t *size_change;         /* [C] */
+    _Alignas(CACHE_LINE) int16_t *net; /* [C][64 W]: came, less left, since a flush */
+    int16_t *moves;       /* [C]: hashes that came or left, since the last flush */
+    int32_t *size_change; /* [C] */
+    int32_t *change;      /* [C][64 W]: what was flushed */
+    uint8_t *flushed;     /* [C]: whether anything was */
     uint8_t *nibbles;             /* [16 W][HASH_BLOCK] */
+    uint8_t *planes;              /* [8 W][HASH_BLOCK]: hashes of those that wait */
     int32_t waiting[HASH_BLOCK];  /* queries that need a look at all centres */
     int waiting_count;
 } kmeans_tally;

@@ -324,31 +324,148 @@ CHECK(dot_columns, walk(kernels, 1, 10, dot_once))
 
 /* ---- Candidates and hashes -------------------------------------------------------- */
 
+/* Lists of `rows` candidates and the same again; lane i of those to come has i % 4, or,
+   for collect_all, 2. */
+typedef struct {
+    float *list[2], *lowest;
+    int32_t *keys[2], *counts[2];
+    size_t bytes; /* of list or keys */
+} list_pair;
+
+static list_pair make_lists(int width, int rows, int even) {
+    list_pair made = {.bytes = (size_t)(width * rows) * 4,
+                      .lowest = random_panel(1, width)};
+    for (int which = 0; which < 2; which++) {
+        made.list[which] = guarded_output(made.bytes);
+        made.keys[which] = guarded_output(made.bytes);
+        made.counts[which] = guarded_output((size_t)width * 4);
+        for (int i = 0; i < width; i++)
+            made.counts[which][i] = even ? 2 : i % 4;
+    }
+    for (int i = 0; i < width; i++)
+        made.lowest[i] = i % 4 == 0   ? -INFINITY
+                         : i % 4 == 3 ? INFINITY
+                                      : 20 * draw_uniform();
+    return made;
+}
+
+static void compare_lists(const list_pair *lists, int width, const char *name,
+                          const checked_kernels *kernels) {
+    bytes_compare(lists->list[0], lists->list[1], lists->bytes, name, kernels->isa);
+    bytes_compare(lists->keys[0], lists->keys[1], lists->bytes, name, kernels->isa);
+    bytes_compare(lists->counts[0], lists->counts[1], (size_t)width * 4, name,
+                  kernels->isa);
+    guarded_finish(name);
+}
+
 static void collect_once(const checked_kernels *kernels, int width, int count, int dim,
                          int salt) {
     (void)dim;
-    const int64_t capacity = count + 3;
-    const size_t bytes = (size_t)(width * capacity) * sizeof(uint64_t);
-    float *scores = random_panel(count, width), *lowest = random_panel(1, width);
-    uint64_t *expected = guarded_output(bytes), *actual = guarded_output(bytes);
-    int32_t *counts[2] = {guarded_output((size_t)width * 4),
-                          guarded_output((size_t)width * 4)};
+    float *scores = random_panel(count, width);
+    list_pair lists = make_lists(width, count + 3, 0);
     fill_scores(scores, width, count, salt);
-    for (int i = 0; i < width; i++) {
-        lowest[i] = i % 4 == 0 ? -INFINITY : i % 4 == 3 ? INFINITY : 20 * draw_uniform();
-        counts[0][i] = counts[1][i] = i % 4;
-    }
     if (count > 1)
-        lowest[width - 1] = scores[width - 1]; /* equal is not more */
-    SCALAR->collect(scores, width, count, 1000, lowest, expected, capacity, counts[0]);
-    kernels->collect(scores, width, count, 1000, lowest, actual, capacity, counts[1]);
-    bytes_compare(expected, actual, bytes, "collect", kernels->isa);
-    bytes_compare(counts[0], counts[1], (size_t)width * 4, "collect's counts",
-                  kernels->isa);
-    guarded_finish("collect");
+        lists.lowest[width - 1] = scores[width - 1]; /* equal is not more */
+    SCALAR->collect(scores, width, count, 1000, lists.lowest, lists.list[0],
+                    lists.keys[0], lists.counts[0]);
+    kernels->collect(scores, width, count, 1000, lists.lowest, lists.list[1],
+                     lists.keys[1], lists.counts[1]);
+    compare_lists(&lists, width, "collect", kernels);
 }
 
 CHECK(collect, walk(kernels, 1, 3, collect_once))
+
+static void collect_all_once(const checked_kernels *kernels, int width, int count,
+                             int dim, int salt) {
+    (void)dim;
+    float *scores = random_panel(count, width);
+    list_pair lists = make_lists(width, count + 2, 1);
+    fill_scores(scores, width, count, salt);
+    SCALAR->collect_all(scores, width, count, 1000, lists.lowest, lists.list[0],
+                        lists.keys[0], lists.counts[0]);
+    kernels->collect_all(scores, width, count, 1000, lists.lowest, lists.list[1],
+                         lists.keys[1], lists.counts[1]);
+    compare_lists(&lists, width, "collect_all", kernels);
+}
+
+CHECK(collect_all, walk(kernels, 1, 3, collect_all_once))
+
+/* One lane: what is left are the largest of what was there, of equal ones the first, in
+   order and at least k of them where there were so many. */
+static void check_cut_lane(const float *before, const float *list, const int32_t *keys,
+                           int width, int rows, int k, int most, int32_t kept,
+                           float lowest, float raised) {
+    int live = 0, at_least = 0;
+    for (int r = 0; r < rows; r++)
+        live += before[r * width] > -INFINITY;
+    assert_true(kept <= (live < most ? live : most));
+    assert_true(kept >= (live < k ? live : k));
+    for (int r = 0, at = 0; r < rows; r++) {
+        int better = 0;
+        for (int other = 0; other < rows; other++)
+            better += before[other * width] > before[r * width] ||
+                      (before[other * width] == before[r * width] && other < r);
+        if (better >= kept || !(before[r * width] > -INFINITY))
+            continue;
+        assert_true(list[at * width] == before[r * width]);
+        assert_int_equal(keys[at++ * width], 7 * r);
+    }
+    for (int r = 0; r < rows; r++) {
+        if (r >= kept)
+            assert_true(list[r * width] == -INFINITY);
+        at_least += list[r * width] >= raised;
+    }
+    assert_true(raised >= lowest);
+    if (raised > lowest)
+        assert_true(at_least >= k);
+}
+
+static void cut_once(const checked_kernels *kernels, int width, int rows, int k,
+                     int most, int salt) {
+    const size_t bytes = (size_t)(rows * width) * 4;
+    float *before = guarded_input(bytes), *list = guarded_output(bytes);
+    int32_t *keys = guarded_output(bytes), *counts = guarded_output((size_t)width * 4);
+    float *lowest = guarded_output((size_t)width * 4);
+    for (int i = 0; i < width; i++) {
+        /* Of lane i some rows are past its end, and some may be -infinity. */
+        const int end = salt == 3 ? (int)draw_below(rows + 1) : rows;
+        lowest[i] = salt == 2 && i % 2 ? 1 : -INFINITY;
+        counts[i] = end;
+        for (int r = 0; r < rows; r++) {
+            float score = 20 * draw_uniform() - 10;
+            if (salt == 1) /* few values */
+                score = (float)draw_below(4);
+            if (salt == 2 && draw_below(3) == 0)
+                score = draw_below(2) ? INFINITY : -INFINITY;
+            before[r * width + i] = r < end ? score : -INFINITY;
+            keys[r * width + i] = 7 * r;
+        }
+    }
+    memcpy(list, before, bytes);
+    for (int i = 0; i < width; i += kernels->lanes) {
+        float old[MAX_PANEL];
+        memcpy(old, lowest + i, sizeof(float) * (size_t)kernels->lanes);
+        kernels->cut_lists(width, rows, k, most, list + i, keys + i, counts + i,
+                           lowest + i);
+        for (int lane = 0; lane < kernels->lanes; lane++)
+            check_cut_lane(before + i + lane, list + i + lane, keys + i + lane, width,
+                           rows, k, most, counts[i + lane], old[lane],
+                           lowest[i + lane]);
+    }
+    guarded_finish("cut_lists");
+}
+
+static void check_cut_lists(const checked_kernels *kernels) {
+    const int sizes[] = {1, 2, 5, 31, 64, 130};
+    for (int width = kernels->lanes; width <= kernels->panel;
+         width += kernels->panel - kernels->lanes)
+        for (int64_t i = 0; i < COUNT_OF(sizes); i++)
+            for (int salt = 0; salt < 4; salt++)
+                for (int k = 1; k <= sizes[i] + 1; k += 1 + k / 2) {
+                    cut_once(kernels, width, sizes[i], k, k, salt);
+                    cut_once(kernels, width, sizes[i], k, k + k / 8 + 1, salt);
+                }
+}
 
 static void signs_once(const checked_kernels *kernels, int width, int bits) {
     const float odd[] = {0, -0.0f, NAN, INFINITY, -INFINITY, 1e-45f};
@@ -475,12 +592,14 @@ static void check_closest(const checked_kernels *kernels) {
 static void check_tally(const checked_kernels *kernels) {
     for (int again = 0; again < 400; again++) {
         const uint64_t word = draw();
-        uint8_t *expected = guarded_output(64), *actual = guarded_output(64);
+        const int16_t by = again % 2 ? 1 : -1;
+        int16_t *expected = guarded_output(64 * sizeof *expected);
+        int16_t *actual = guarded_output(64 * sizeof *actual);
         for (int b = 0; b < 64; b++)
-            expected[b] = actual[b] = b % 3 ? (uint8_t)draw() : 255;
-        SCALAR->tally(word, expected);
-        kernels->tally(word, actual);
-        bytes_compare(expected, actual, 64, "tally", kernels->isa);
+            expected[b] = actual[b] = (int16_t)(draw() % 2000 - 1000);
+        SCALAR->tally(word, by, expected);
+        kernels->tally(word, by, actual);
+        bytes_compare(expected, actual, 64 * sizeof *actual, "tally", kernels->isa);
         guarded_finish("tally");
     }
 }
