@@ -185,10 +185,10 @@ bool next_range(const char *option, char **rest, int64_t min, int64_t max, int64
    text; NULL: none. */
 const char *default_model(const char *variable);
 #define NO_SPEECH_MODEL                                                                  \
-    "no model; give --model MODEL or set SHOAL_SPEECH_MODEL. MODEL is a file of "        \
-    "whisper.cpp, such as ggml-tiny.bin (78 MB), which ggerganov/whisper.cpp on "        \
-    "Hugging Face publishes, or a folder of Whisper there, such as "                     \
-    "openai/whisper-tiny (151 MB)"
+    "no model; give --model MODEL or set SHOAL_SPEECH_MODEL. `shoal model "              \
+    "whisper-tiny` says where to get one (78 MB). MODEL is a file of whisper.cpp, such " \
+    "as ggml-tiny.bin, or a folder of Whisper on Hugging Face, such as "                 \
+    "openai/whisper-tiny"
 
 /* A code or English name that some model knows, or auto: *language is NULL then. In
    transcribe.c, with speech alone. */
@@ -446,12 +446,12 @@ typedef int command_function(int count, char **arguments);
 command_function attend_command, kinds_command, info_command, demo_command, bench_command,
     quality_command, train_command, eval_command, plot_command, repro_command,
     transcribe_command, recognise_command, embed_command, answer_command, maps_command,
-    similar_command, wer_command;
+    similar_command, wer_command, model_command;
 command_function manual_command; /* for the build: in no list */
 
 extern const command_help attend_help, kinds_help, info_help, demo_help, bench_help,
     quality_help, train_help, eval_help, plot_help, repro_help, transcribe_help, wer_help,
-    recognise_help, embed_help, similar_help, answer_help, maps_help;
+    recognise_help, embed_help, similar_help, answer_help, maps_help, model_help;
 
 typedef struct {
     const char *name;

@@ -20,6 +20,8 @@ const command_row commands[] =
       "the answer in a text, by a model of shoal train squad", false},
      {"similar", similar_command, &similar_help, "the texts that are nearest to one",
       false},
+     {"model", model_command, &model_help, "where a model can be had, and its SHA-256",
+      false},
      {"kinds", kinds_command, &kinds_help,
       "the kinds of attention, their defaults and cost", false},
      {"info", info_command, &info_help, "version, instruction set, threads", false},

@@ -105,10 +105,7 @@ shoal_library(shoal SOURCES ${core_sources} DEFINITIONS ${kernel_macros})
 # ---- libshoal-models: layers, files of tensors, training -------------------------------
 
 set(models_needs "")
-if(SHOAL_MODELS AND CMAKE_CROSSCOMPILING)
-    message(STATUS "libshoal-models, libshoal-speech, libshoal-train, libshoal-mpi and "
-        "the program are not built: cross-compiling builds libshoal alone")
-elseif(SHOAL_MODELS)
+if(SHOAL_MODELS)
     shoal_find_parts("libshoal-models, libshoal-speech and the program are" models_needs
         jansson jansson.h jansson libjansson-dev
         utf8proc utf8proc.h utf8proc libutf8proc-dev)

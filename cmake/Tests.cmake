@@ -2,7 +2,8 @@
 # linked with the room's library and those below. Every other .c file there that is not a
 # fuzz target is a helper, for the tests of that room and of the rooms above.
 enable_testing()
-set(test_environment UBSAN_OPTIONS=print_stacktrace=1)
+set(test_environment UBSAN_OPTIONS=print_stacktrace=1
+    "TSAN_OPTIONS=die_after_fork=0 suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tests/thread_sanitizer.txt")
 function(shoal_test name)
     cmake_parse_arguments(PARSE_ARGV 1 test "" "" COMMAND)
     add_test(NAME ${name} COMMAND ${test_COMMAND})
@@ -76,7 +77,16 @@ function(shoal_test_room room archive below)
     endforeach()
 endfunction()
 
+# With the sanitizer of threads: the core, where threads are, and every command once.
 shoal_test_room(core shoal_static "")
+if(SHOAL_SANITIZE STREQUAL "thread")
+    if(TARGET shoal_program)
+        shoal_test(cli_every_command COMMAND bash
+            ${CMAKE_CURRENT_SOURCE_DIR}/tests/cli/every_command.sh
+            $<TARGET_FILE:shoal_program>)
+    endif()
+    return()
+endif()
 if(TARGET shoal_models)
     shoal_test_room(models shoal_models_static core)
 elseif(TARGET cmocka)
@@ -127,6 +137,8 @@ if(TARGET shoal_program)
         endforeach()
     endif()
     file(GLOB scripts CONFIGURE_DEPENDS tests/cli/*.sh)
+    # Every command once is for the sanitizer of threads and for installed programs.
+    list(FILTER scripts EXCLUDE REGEX "/every_command\\.sh$")
     foreach(script IN LISTS scripts)
         cmake_path(GET script STEM name)
         shoal_test(cli_${name} COMMAND bash ${script} $<TARGET_FILE:shoal_program>)
@@ -148,6 +160,10 @@ if(NOT SHOAL_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
     shoal_test(tree_headers COMMAND bash ${tree}/headers.sh ${places})
     shoal_test(tree_sdist COMMAND bash ${tree}/sdist.sh ${CMAKE_COMMAND}
         ${CMAKE_CURRENT_SOURCE_DIR})
+    if(TARGET shoal_program)
+        shoal_test(tree_wheel COMMAND bash ${tree}/wheel.sh
+            ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_BINARY_DIR})
+    endif()
     if(SHOAL_VERSION_SCRIPTS)
         shoal_test(tree_symbols COMMAND bash ${tree}/symbols.sh ${places})
     endif()

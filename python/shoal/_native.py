@@ -198,7 +198,8 @@ SIGNATURES = {
 
 
 def library_path() -> Path:
-    """The library that came in the wheel, or the one that SHOAL_LIBRARY names."""
+    """The library that came in the wheel, the one that SHOAL_LIBRARY names, or, where
+    the package carries none, the system's."""
     chosen = os.environ.get("SHOAL_LIBRARY")
     if chosen:
         return Path(chosen)
@@ -208,7 +209,12 @@ def library_path() -> Path:
     # are installed; the package's path has both.
     folders = map(Path, sys.modules[__package__].__path__)
     found = (folder / beside.name for folder in (beside.parent, *folders))
-    return next((path for path in found if path.exists()), beside)
+    return next((path for path in found if path.exists()), Path(system_name("libshoal")))
+
+
+def system_name(library: str) -> str:
+    """How the dynamic linker knows an installed library."""
+    return f"{library}.so.{INTERFACE[0]}.{INTERFACE[1]}"
 
 
 def _set_signatures(library: ctypes.CDLL, signatures: dict[str, Any]) -> None:
@@ -236,7 +242,7 @@ def load_part(part: str, who: str, signatures: dict[str, Any]) -> ctypes.CDLL:
     variable = f"SHOAL_{part.upper()}_LIBRARY"
     chosen = os.environ.get(variable)
     beside = str(library_path().with_name(f"libshoal-{part}.so"))
-    system = f"libshoal-{part}.so.{INTERFACE[0]}.{INTERFACE[1]}"
+    system = system_name(f"libshoal-{part}")
     why = ""
     for path in [chosen] if chosen else [beside, system]:
         try:

@@ -22,7 +22,8 @@ for name, value in settings["cmake"]["define"].items():
 PYTHON
 }
 configure() {
-    "$cmake" -S "$folder/sdist" -B "$folder/build" -DSKBUILD=ON "${options[@]}" >/dev/null
+    "$cmake" -S "$folder/sdist" -B "$folder/build" -DSKBUILD=ON \
+        -DSKBUILD_SCRIPTS_DIR=bin -DSKBUILD_METADATA_DIR=info "${options[@]}" >/dev/null
 }
 
 if ! python3 -c 'import tomllib' 2>/dev/null; then
