@@ -12,7 +12,6 @@
 
 enum {
     BLOCK_COLUMNS = 512, /* of the right factor, packed at once: 768 KiB */
-    BLOCK_FLOATS = 196608, /* of the result: what follows finds it in cache */
     LEAST_ROWS = 96,
     MOST_ROWS = 512,
     PANELS = 8, /* of the left factor, packed at once if it is depth_major */
@@ -61,9 +60,7 @@ typedef struct {
     matrix result;
     epilogue then;
     int64_t least_rows; /* of a task, unless there are fewer: it packs columns for them */
-    /* Of a task. Row blocks of one column block follow each other, so that a thread has
-       the same rows again in the next block and in the next product. */
-    int64_t row_block, row_blocks, column_block, column_blocks;
+    int64_t row_block, column_block, column_blocks; /* of a task */
 } product;
 
 static const float *element(const factor *f, int64_t i, int64_t k) {
@@ -158,16 +155,20 @@ static void multiply(const product *p, int64_t begin, int64_t end, int64_t left,
 static void product_task(void *shared, int64_t task, int thread) {
     const product *p = shared;
     float *panels = p->context->workspace + (int64_t)thread * THREAD_FLOATS;
-    const int64_t begin = task % p->row_blocks * p->row_block;
+    const int64_t begin = task / p->column_blocks * p->row_block;
     const int64_t end = min(begin + p->row_block, p->rows);
-    const int64_t left = task / p->row_blocks * p->column_block;
-    const int64_t width = min(p->column_block, p->width - left);
-    const int64_t step = sh_even_blocks(width, BLOCK_COLUMNS, 1, PRODUCT_COLUMNS);
-    for (int64_t column = 0; column < width; column += step)
-        multiply(p, begin, end, left + column, min(step, width - column), panels,
-                 panels + PANELS * PANEL_FLOATS);
-    if (p->then.run)
-        p->then.run(p->then.shared, p->context, begin, end - begin, left, width);
+    const int64_t left = task % p->column_blocks * p->column_block;
+    const int64_t right = min(left + p->column_block, p->width);
+    const int64_t step =
+        sh_even_blocks(p->column_block, BLOCK_COLUMNS, 1, PRODUCT_COLUMNS);
+    for (int64_t column = left; column < right; column += step) {
+        const int64_t width = min(step, right - column);
+        multiply(p, begin, end, column, width, panels, panels + PANELS * PANEL_FLOATS);
+        if (p->then.run && !p->then.whole_rows)
+            p->then.run(p->then.shared, p->context, begin, end - begin, column, width);
+    }
+    if (p->then.run && p->then.whole_rows)
+        p->then.run(p->then.shared, p->context, begin, end - begin, left, right - left);
 }
 
 int64_t sh_even_blocks(int64_t count, int64_t most, int64_t even, int64_t grain) {
@@ -178,19 +179,18 @@ int64_t sh_even_blocks(int64_t count, int64_t most, int64_t even, int64_t grain)
 static void run_product(product p) {
     if (p.rows == 0 || p.width == 0)
         return;
-    p.column_block = p.then.whole_rows || p.width <= BLOCK_COLUMNS
-                         ? p.width
-                         : sh_even_blocks(p.width, BLOCK_COLUMNS, 2, PRODUCT_COLUMNS);
+    /* Four tasks of enough rows, or else two, or a multiple. A task has whole rows, so
+       that a thread finds them in its cache in the next product, unless there are too
+       few of them. */
+    const bool many = p.rows >= 4 * p.least_rows;
+    const bool whole = many || p.then.whole_rows || p.width <= BLOCK_COLUMNS;
+    const int64_t even = many ? 4 : whole && p.rows >= 2 * LEAST_ROWS ? 2 : 1;
+    p.row_block = sh_even_blocks(p.rows, MOST_ROWS, even, PRODUCT_ROWS);
+    p.column_block = whole ? p.width
+                           : sh_even_blocks(p.width, BLOCK_COLUMNS, 2, PRODUCT_COLUMNS);
     p.column_blocks = ceil_divide(p.width, p.column_block);
-    const int64_t most = max(LEAST_ROWS, min(MOST_ROWS, BLOCK_FLOATS / p.column_block));
-    /* Four tasks where each has enough rows, or two. */
-    const int64_t even = p.rows >= 4 * p.least_rows    ? 4
-                         : p.rows >= 2 * LEAST_ROWS ? 2
-                                                    : 1;
-    p.row_block = sh_even_blocks(p.rows, most, max(even / p.column_blocks, 1),
-                                 PRODUCT_ROWS);
-    p.row_blocks = ceil_divide(p.rows, p.row_block);
-    sh_run_tasks(p.context, p.row_blocks * p.column_blocks, product_task, &p);
+    sh_run_tasks(p.context, ceil_divide(p.rows, p.row_block) * p.column_blocks,
+                 product_task, &p);
 }
 
 void sh_matmul_forward(const shoal_context *context, int64_t rows, int64_t inputs,
@@ -247,7 +247,7 @@ void sh_matmul_weights(const shoal_context *context, int64_t rows, int64_t input
                           .width = inputs,
                           .left = {dy.data, dy.stride, true},
                           .right = {x.data, x.stride, true},
-                          .least_rows = 2 * LEAST_ROWS,
+                          .least_rows = 4 * LEAST_ROWS,
                           .onto = true,
                           .result = dw,
                           .then = {.run = bias_gradient ? add_bias_sums : NULL,
