@@ -256,7 +256,7 @@ static void hash_task(void *shared, int64_t task, int thread) {
 }
 
 void sh_clustered_hash(clustered_head *head, team workers) {
-    sh_team_run(workers, ceil_divide(head->view.queries, HASH_TASK), hash_task, head);
+    sh_team_deal(workers, ceil_divide(head->view.queries, HASH_TASK), hash_task, head);
 }
 
 void sh_clustered_sort(clustered_head *head) {
@@ -317,7 +317,7 @@ static void cluster_task(void *shared, int64_t task, int thread) {
 static void for_clusters(const clustered_head *head, team workers,
                          void (*one)(const clustered_head *, int64_t,
                                      clustered_thread *)) {
-    sh_team_run(workers, ceil_divide(head->slot->sorted.used, CLUSTER_TASK), cluster_task,
+    sh_team_deal(workers, ceil_divide(head->slot->sorted.used, CLUSTER_TASK), cluster_task,
                 &(cluster_loop){head, one});
 }
 
@@ -459,7 +459,7 @@ void sh_clustered_attend_keys(clustered_head *head, team workers) {
     for (int64_t i = 0; i < chunks * head->slot->parts.clusters && head->work->has_top;
          i++)
         atomic_init(&head->slot->parts.floors[i], float_order(-INFINITY));
-    sh_team_run(workers, chunks * ceil_divide(used, centroids_per_task(head)),
+    sh_team_deal(workers, chunks * ceil_divide(used, centroids_per_task(head)),
                 attend_task, head);
     head->slot->parts.count = chunks;
 }
@@ -781,10 +781,10 @@ void sh_clustered_write(clustered_head *head, team workers) {
         atomic_init(&head->slot->cancelled[j], 0);
         head->state.others_alone[j] = 0;
     }
-    sh_team_run(workers, ceil_divide(head->view.queries, MEMBER_TASK),
+    sh_team_deal(workers, ceil_divide(head->view.queries, MEMBER_TASK),
                 head->work->has_top ? improve_task : copy_task, head);
     if (head->work->per_query && !head->call->plan->over)
-        sh_team_run(workers, used, cancelled_task, head);
+        sh_team_deal(workers, used, cancelled_task, head);
 }
 
 static void forward_head(const attention_call *call, int64_t unit, int slot,
