@@ -10,12 +10,12 @@
 /* ---- Memory ----------------------------------------------------------------------- */
 
 /* Keys are cut into at most MAX_CHUNKS chunks, so that one head of one sequence keeps
-   many threads busy. They are long where each begins its list of best keys anew. */
-enum { MAX_CHUNKS = 16, MIN_CHUNK = 2048, MIN_CHUNK_WITH_TOP = 16384 };
+   many threads busy. */
+enum { MAX_CHUNKS = 16, MIN_CHUNK = 2048 };
 
-static int64_t chunk_length(const shoal_plan *plan, int64_t keys) {
+static int64_t chunk_length(int64_t keys) {
     int64_t even = ceil_divide(ceil_divide(keys, MAX_CHUNKS), KEY_BLOCK) * KEY_BLOCK;
-    return max(even, plan->kind->info.has_top_keys ? MIN_CHUNK_WITH_TOP : MIN_CHUNK);
+    return max(even, MIN_CHUNK);
 }
 
 /* The centroids' softmax of `heads` heads. */
@@ -63,6 +63,7 @@ void sh_clustered_place_parts(softmax_parts *parts, const shoal_plan *plan,
         return;
     parts->keys = sh_reserve(work, sh_mul_checked(all, own->topk), sizeof(uint64_t));
     parts->counts = sh_reserve(work, all, sizeof(int32_t));
+    parts->floors = sh_reserve(work, all, sizeof(atomic_int));
 }
 
 /* Memory for one head: to cluster its queries, then for the centroids. */
@@ -89,7 +90,7 @@ static void place_slot(clustered_slot *slot, const shoal_plan *plan,
     slot->members = sh_reserve(work, C, sizeof(int32_t));
     slot->sums = sh_reserve(work, sh_mul_checked(C, D), sizeof(double));
     sh_clustered_place_parts(&slot->parts, plan, own, C,
-                             max(1, ceil_divide(S, chunk_length(plan, S))), work);
+                             max(1, ceil_divide(S, chunk_length(S))), work);
     if (own->per_query)
         slot->cancelled = sh_reserve(work, C, sizeof(atomic_int));
     if (!plan->with_backward) {
@@ -212,7 +213,7 @@ clustered_head sh_clustered_head_of(const attention_call *call, head_view view,
     head.slot = &head.work->slots[slot];
     head.keys = sh_dense_keys_of(plan, &head.view);
     head.seen = head.view.keys;
-    head.chunk_keys = chunk_length(plan, head.view.keys);
+    head.chunk_keys = chunk_length(head.view.keys);
     const clustered_state all = state_at(plan, &(block_layout){.base = call->state});
     head.state = head.slot->softmax;
     if (plan->with_backward) {
@@ -255,7 +256,7 @@ static void hash_task(void *shared, int64_t task, int thread) {
 }
 
 void sh_clustered_hash(clustered_head *head, team workers) {
-    sh_team_run(workers, ceil_divide(head->view.queries, HASH_TASK), hash_task, head);
+    sh_team_deal(workers, ceil_divide(head->view.queries, HASH_TASK), hash_task, head);
 }
 
 void sh_clustered_sort(clustered_head *head) {
@@ -316,7 +317,7 @@ static void cluster_task(void *shared, int64_t task, int thread) {
 static void for_clusters(const clustered_head *head, team workers,
                          void (*one)(const clustered_head *, int64_t,
                                      clustered_thread *)) {
-    sh_team_run(workers, ceil_divide(head->slot->sorted.used, CLUSTER_TASK), cluster_task,
+    sh_team_deal(workers, ceil_divide(head->slot->sorted.used, CLUSTER_TASK), cluster_task,
                 &(cluster_loop){head, one});
 }
 
@@ -353,16 +354,52 @@ static int64_t centroids_per_task(const clustered_head *head) {
     return head->task_panels * head->keys.kernels->panel;
 }
 
+/* A score that is too low for the top keys of group j, if a chunk before this one has
+   found k keys that are as high. The top keys are the same whether or not it has. */
+static float known_floor(const clustered_head *head, int64_t chunk, int64_t j) {
+    const softmax_parts *parts = &head->slot->parts;
+    int highest = float_order(-INFINITY);
+    for (int64_t before = 0; before < chunk; before++) {
+        const int order = atomic_load_explicit(
+            &parts->floors[before * parts->clusters + j], memory_order_relaxed);
+        highest = order > highest ? order : highest;
+    }
+    return float_of_order(highest);
+}
+
 /* A group that needs no top keys collects no candidates. */
-static void start_panel(const clustered_head *head, query_panel *panel,
+static void start_panel(const clustered_head *head, int64_t chunk, query_panel *panel,
                         topk_lists *lists) {
     sh_dense_start(&head->keys, panel, (row_view){head->state.centroids, head->keys.dim});
     if (!head->work->has_top)
         return;
-    sh_topk_start(lists, panel->count, panel->width);
-    for (int i = 0; i < panel->count; i++)
-        if (clustered_is_alone(head, panel->first + i))
-            lists->floor[i] = INFINITY;
+    float floor[MAX_PANEL];
+    for (int i = 0; i < panel->width; i++)
+        floor[i] = i >= panel->count || clustered_is_alone(head, panel->first + i)
+                       ? INFINITY
+                       : known_floor(head, chunk, panel->first + i);
+    sh_topk_start(lists, panel->width, floor);
+}
+
+/* What a chunk gave a panel: softmax, values and best keys. */
+static void keep_part(const clustered_head *head, int64_t chunk, const query_panel *panel,
+                      topk_lists *lists) {
+    const softmax_parts *parts = &head->slot->parts;
+    const int64_t at = chunk * parts->clusters + panel->first;
+    const int Dv = head->keys.value_dim;
+    memcpy(parts->largest + at, panel->largest, (size_t)panel->count * sizeof(float));
+    memcpy(parts->sum + at, panel->sum, (size_t)panel->count * sizeof(float));
+    head->keys.kernels->unpack(panel->outputs, panel->count, panel->width, Dv, NULL, NULL,
+                               0, parts->values + at * Dv, Dv, NULL);
+    if (!head->work->has_top)
+        return;
+    sh_topk_finish(lists, panel->width);
+    for (int i = 0; i < panel->count; i++) {
+        parts->counts[at + i] =
+            sh_topk_take(lists, i, panel->width, parts->keys + (at + i) * lists->k);
+        atomic_store_explicit(&parts->floors[at + i], float_order(lists->floor[i]),
+                              memory_order_relaxed);
+    }
 }
 
 /* The part of `parts` of the next block of keys and values that begins at `first`. */
@@ -388,8 +425,6 @@ static void attend_task(void *shared, int64_t task, int thread) {
     const int64_t end = min(start + head->chunk_keys, head->view.keys);
     const int panels =
         sh_dense_cut(own->dense, head->keys.kernels, first, min(first + run, used));
-    const softmax_parts *parts = &head->slot->parts;
-    const int Dv = head->keys.value_dim;
     const int32_t k = head->work->topk;
     topk_lists lists[PANELS] = {0};
     for (int p = 0; p < panels; p++) {
@@ -399,7 +434,7 @@ static void attend_task(void *shared, int64_t task, int thread) {
                                      own->candidates + topk_size(k, lane),
                                      own->counts + lane, own->floor + lane);
         }
-        start_panel(head, &own->dense->panels[p], &lists[p]);
+        start_panel(head, chunk, &own->dense->panels[p], &lists[p]);
     }
     for (int64_t key = start; key < end; key += KEY_BLOCK)
         for (int p = 0; p < panels; p++) {
@@ -408,20 +443,8 @@ static void attend_task(void *shared, int64_t task, int thread) {
                             &own->dense->panels[p], own->dense->scores,
                             head->work->has_top ? collect : NULL, &lists[p]);
         }
-    for (int p = 0; p < panels; p++) {
-        /* What the chunk gave the panel: softmax, values and best keys. */
-        const query_panel *panel = &own->dense->panels[p];
-        const int64_t at = chunk * head->slot->sorted.clusters + panel->first;
-        memcpy(parts->largest + at, panel->largest, (size_t)panel->count * sizeof(float));
-        memcpy(parts->sum + at, panel->sum, (size_t)panel->count * sizeof(float));
-        head->keys.kernels->unpack(panel->outputs, panel->count, panel->width, Dv, NULL,
-                                   NULL, 0, parts->values + at * Dv, Dv, NULL);
-        if (head->work->has_top)
-            sh_topk_finish(&lists[p], panel->width);
-        for (int i = 0; i < panel->count && head->work->has_top; i++)
-            parts->counts[at + i] =
-                sh_topk_take(&lists[p], i, panel->width, parts->keys + (at + i) * k);
-    }
+    for (int p = 0; p < panels; p++)
+        keep_part(head, chunk, &own->dense->panels[p], &lists[p]);
 }
 
 /* A task reads its keys once for all its panels. Threads share out chunks of keys, and
@@ -433,7 +456,10 @@ void sh_clustered_attend_keys(clustered_head *head, team workers) {
     if (chunks < workers.threads)
         head->task_panels = used / head->keys.kernels->panel * chunks / workers.threads;
     head->task_panels = max(1, min(head->task_panels, PANELS));
-    sh_team_run(workers, chunks * ceil_divide(used, centroids_per_task(head)),
+    for (int64_t i = 0; i < chunks * head->slot->parts.clusters && head->work->has_top;
+         i++)
+        atomic_init(&head->slot->parts.floors[i], float_order(-INFINITY));
+    sh_team_deal(workers, chunks * ceil_divide(used, centroids_per_task(head)),
                 attend_task, head);
     head->slot->parts.count = chunks;
 }
@@ -466,7 +492,9 @@ void sh_clustered_merge_cluster(const shoal_plan *plan, const softmax_parts *par
         const int32_t more = parts->counts[at];
         memcpy(own->candidates + count, parts->keys + at * k,
                sizeof *own->candidates * (size_t)more);
-        count = sh_topk_cut(own->candidates, count + more, (int32_t)k);
+        count += more;
+        if (count > 3 * k || part == parts->count - 1)
+            count = sh_topk_cut(own->candidates, count, (int32_t)k);
     }
     parts->counts[j] = count;
     memcpy(parts->keys + j * k, own->candidates, sizeof *own->candidates * (size_t)count);
@@ -753,10 +781,10 @@ void sh_clustered_write(clustered_head *head, team workers) {
         atomic_init(&head->slot->cancelled[j], 0);
         head->state.others_alone[j] = 0;
     }
-    sh_team_run(workers, ceil_divide(head->view.queries, MEMBER_TASK),
+    sh_team_deal(workers, ceil_divide(head->view.queries, MEMBER_TASK),
                 head->work->has_top ? improve_task : copy_task, head);
     if (head->work->per_query && !head->call->plan->over)
-        sh_team_run(workers, used, cancelled_task, head);
+        sh_team_deal(workers, used, cancelled_task, head);
 }
 
 static void forward_head(const attention_call *call, int64_t unit, int slot,

@@ -35,6 +35,8 @@ typedef struct {
     float *values;           /* [parts][G][Dv], not divided by the sum */
     uint64_t *keys;          /* [parts][G][k]: candidates */
     int32_t *counts;         /* [parts][G] */
+    atomic_int *floors; /* [parts][G]: float_order of a score that k of the part's keys,
+                           once it is done, are at least */
 } softmax_parts;
 
 /* Memory for one head at a time. */

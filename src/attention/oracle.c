@@ -128,10 +128,13 @@ static void search(const shoal_plan *plan, const head_view *view,
                    oracle_scratch *scratch) {
     const kernel_table *kernels = plan->kernels;
     topk_lists *lists = &scratch->lists;
+    float floor[MAX_PANEL];
     const int width = panel_width(kernels, live), dim = (int)plan->problem.dim;
     kernels->pack(view->q.data + first * view->q.stride, view->q.stride, NULL, live,
                   width, dim, plan->problem.scale, scratch->queries);
-    sh_topk_start(lists, live, width);
+    for (int i = 0; i < width; i++)
+        floor[i] = i < live ? -INFINITY : INFINITY;
+    sh_topk_start(lists, width, floor);
     memset(scratch->unordered, 0, sizeof(int32_t) * (size_t)width);
     memset(scratch->lowest, 0, sizeof(int32_t) * (size_t)width);
     const int64_t end = masks ? sh_masks_end(masks, first + live - 1, view->keys)

@@ -434,10 +434,11 @@ static void sum_task(void *shared, int64_t task, int thread) {
         own->lists[p] = sh_topk_lists(head->kernels, k,
                                       own->candidates + topk_size(k, lane),
                                       own->counts + lane, own->floor + lane);
-        sh_topk_start(&own->lists[p], panels[p].count, panels[p].width);
-        for (int i = 0; i < panels[p].count; i++)
-            if (offsets[i + 1] - offsets[i] <= 1)
-                own->lists[p].floor[i] = INFINITY;
+        float floor[MAX_PANEL];
+        for (int i = 0; i < panels[p].width; i++)
+            floor[i] = i < panels[p].count && offsets[i + 1] - offsets[i] > 1 ? -INFINITY
+                                                                              : INFINITY;
+        sh_topk_start(&own->lists[p], panels[p].width, floor);
     }
     for (int32_t m = clusters->chunk_clusters[chunk];
          m < clusters->chunk_clusters[chunk + 1]; m++) {

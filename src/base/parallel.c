@@ -85,17 +85,23 @@ typedef struct {
     int number; /* of the thread, from 1 */
 } pool_worker;
 
+/* A run of tasks that one thread begins with, on a cache line of its own. */
+typedef struct {
+    _Alignas(CACHE_LINE) atomic_int_least64_t next; /* the first that nobody has taken */
+    int64_t end;
+} task_range;
+
 struct thread_pool {
-    int threads; /* the caller and the workers */
+    _Alignas(CACHE_LINE) int threads; /* the caller and the workers */
     int started; /* workers that run */
     pid_t owner; /* process in which they run: a fork has none of them */
     int spins;   /* SPINS, or 0 where there are more threads than processors */
     /* The work. Written while the gate is closed and empty. */
     task_function *run;
     void *shared;
-    int64_t count;
-    atomic_int_least64_t next; /* the first task that nobody has taken */
-    atomic_int gate;
+    task_range *ranges; /* [threads] */
+    int range_count;    /* how many of them are used */
+    _Alignas(CACHE_LINE) atomic_int gate;
     atomic_uint works;   /* counts them: workers wait for it to change */
     atomic_int sleeping; /* workers that wait on `work` */
     atomic_int emptying; /* the caller waits on `empty` */
@@ -107,11 +113,15 @@ struct thread_pool {
 };
 
 static void run_tasks(thread_pool *pool, int thread) {
-    for (;;) {
-        const int64_t task = atomic_fetch_add(&pool->next, 1);
-        if (task >= pool->count)
-            return;
-        pool->run(pool->shared, task, thread);
+    for (int i = 0; i < pool->range_count; i++) {
+        task_range *range = &pool->ranges[(thread + i) % pool->range_count];
+        /* Looked at before it is counted up: most ranges of others are empty. */
+        while (atomic_load_explicit(&range->next, memory_order_relaxed) < range->end) {
+            const int64_t task = atomic_fetch_add(&range->next, 1);
+            if (task >= range->end)
+                break;
+            pool->run(pool->shared, task, thread);
+        }
     }
 }
 
@@ -209,13 +219,15 @@ static void await_empty(thread_pool *pool) {
 }
 
 thread_pool *sh_pool_create(shoal_context *context, int threads) {
-    thread_pool *pool =
-        sh_allocate(context, sizeof *pool + (size_t)threads * sizeof(pool_worker));
+    const size_t each = sizeof(task_range) + sizeof(pool_worker);
+    thread_pool *pool = sh_allocate(context, sizeof *pool + (size_t)threads * each);
     if (!pool)
         return NULL;
+    task_range *ranges = (task_range *)(void *)(pool + 1);
     *pool = (thread_pool){.threads = threads,
                           .spins = threads <= processors() ? SPINS : 0,
-                          .workers = (pool_worker *)(pool + 1)};
+                          .ranges = ranges,
+                          .workers = (pool_worker *)(void *)(ranges + threads)};
     begin(pool);
     return pool;
 }
@@ -241,7 +253,10 @@ team sh_team_of(const shoal_context *context) {
     return (team){context->threads, 0, context->pool};
 }
 
-void sh_team_run(team workers, int64_t count, task_function *run, void *shared) {
+/* Cuts the tasks into `ranges` of them. Thread t begins with range t; whoever has come to
+   the end of its own goes on with the others'. */
+static void run_ranges(team workers, int64_t count, int ranges, task_function *run,
+                       void *shared) {
     thread_pool *pool = workers.pool;
     if (workers.threads == 1 || count <= 1 || !pool) {
         for (int64_t task = 0; task < count; task++)
@@ -271,12 +286,24 @@ void sh_team_run(team workers, int64_t count, task_function *run, void *shared) 
     }
     pool->run = run;
     pool->shared = shared;
-    pool->count = count;
-    atomic_store(&pool->next, 0);
-    atomic_store(&pool->gate, GATE_OPEN);
+    pool->range_count = ranges;
+    for (int i = 0; i < ranges; i++) {
+        pool->ranges[i].end = count * (i + 1) / ranges;
+        atomic_store_explicit(&pool->ranges[i].next, count * i / ranges,
+                              memory_order_relaxed);
+    }
+    atomic_store_explicit(&pool->gate, GATE_OPEN, memory_order_release);
     announce(pool);
     run_tasks(pool, 0);
     await_empty(pool);
+}
+
+void sh_team_run(team workers, int64_t count, task_function *run, void *shared) {
+    run_ranges(workers, count, 1, run, shared);
+}
+
+void sh_team_deal(team workers, int64_t count, task_function *run, void *shared) {
+    run_ranges(workers, count, workers.threads, run, shared);
 }
 
 void sh_run_tasks(const shoal_context *context, int64_t count, task_function *run,

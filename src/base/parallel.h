@@ -42,7 +42,10 @@ SHOAL_PRIVATE team sh_team_of(const shoal_context *context);
 typedef void task_function(void *shared, int64_t task, int thread);
 SHOAL_PRIVATE void sh_team_run(team workers, int64_t count, task_function *run,
                                void *shared);
-/* The same by all threads of a context. */
+/* The same in no particular order: every thread begins with a range of its own, so that
+   steps over the same rows find them in its cache. Not for tasks that wait for turns. */
+void sh_team_deal(team workers, int64_t count, task_function *run, void *shared);
+/* sh_team_run by all threads of a context. */
 SHOAL_PRIVATE void sh_run_tasks(const shoal_context *context, int64_t count,
                                 task_function *run, void *shared);
 

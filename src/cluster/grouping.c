@@ -120,12 +120,21 @@ topk_lists sh_topk_lists(const kernel_table *kernels, int32_t k, uint64_t *memor
                         .floor = floor};
 }
 
-void sh_topk_start(topk_lists *lists, int live, int width) {
-    lists->even = 1;
-    for (int i = 0; i < width; i++) {
-        lists->counts[i] = 0;
-        lists->floor[i] = i < live ? -INFINITY : INFINITY;
-    }
+/* What lists have past their ends is -infinity. */
+static void clear_ends(topk_lists *lists, int width) {
+    const int64_t capacity = topk_capacity(lists->k);
+    for (int64_t at = (int64_t)lists->counts[0] * width; at < capacity * width; at++)
+        lists->list[at] = -INFINITY;
+}
+
+void sh_topk_start(topk_lists *lists, int width, const float *floor) {
+    lists->even = 0;
+    memcpy(lists->floor, floor, sizeof *floor * (size_t)width);
+    memset(lists->counts, 0, sizeof *lists->counts * (size_t)width);
+    for (int i = 0; i < width; i++)
+        lists->even |= floor[i] == -INFINITY;
+    if (!lists->even)
+        clear_ends(lists, width);
 }
 
 /* Cuts the lists of each vector of lanes of which one is longer than `least`. */
@@ -140,13 +149,6 @@ static void cut(topk_lists *lists, int width, int32_t least, int32_t most) {
                                       lists->keys + i, lists->counts + i,
                                       lists->floor + i);
     }
-}
-
-/* What lists have past their ends is -infinity, as far as the longest was. */
-static void clear_ends(topk_lists *lists, int width) {
-    const int64_t capacity = topk_capacity(lists->k);
-    for (int64_t at = (int64_t)lists->counts[0] * width; at < capacity * width; at++)
-        lists->list[at] = -INFINITY;
 }
 
 void sh_topk_collect(topk_lists *lists, const float *scores, int width, int count,

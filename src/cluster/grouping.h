@@ -53,8 +53,9 @@ static inline int64_t topk_size(int64_t k, int64_t lanes) {
 topk_lists sh_topk_lists(const kernel_table *kernels, int32_t k, uint64_t *memory,
                          int32_t *counts, float *floor);
 
-/* Empty lists for `live` lanes; the others, up to width, collect nothing. */
-void sh_topk_start(topk_lists *lists, int live, int width);
+/* Empty lists that collect what exceeds floor [width]: everything (-infinity), nothing
+   (infinity), or what may be among the k largest. */
+void sh_topk_start(topk_lists *lists, int width, const float *floor);
 
 /* Takes the scores [count][width] of at most KEY_BLOCK keys from `first` on. */
 void sh_topk_collect(topk_lists *lists, const float *scores, int width, int count,

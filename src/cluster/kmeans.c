@@ -392,7 +392,7 @@ static void centre_task(void *shared, int64_t task, int thread) {
 
 static void for_centres(centre_loop loop) {
     const int64_t tasks = (loop.pass->work->clusters + CENTRE_TASK - 1) / CENTRE_TASK;
-    sh_team_run(loop.pass->workers, tasks, centre_task, &loop);
+    sh_team_deal(loop.pass->workers, tasks, centre_task, &loop);
 }
 
 int sh_kmeans_empty(const kmeans_work *work) {
@@ -516,7 +516,7 @@ void sh_kmeans_assign(kmeans_pass *pass) {
             memcpy(table + 16 * n, differ[centre[n / 16] >> 4 * (n % 16) & 15], 16);
         memcpy(work->tables + (size_t)work->changed_list[i] * size, table, size);
     }
-    sh_team_run(pass->workers, (pass->n + task - 1) / task, assign_task, pass);
+    sh_team_deal(pass->workers, (pass->n + task - 1) / task, assign_task, pass);
 }
 
 void sh_kmeans_run(kmeans_work *work, const kernel_table *kernels, team workers,

@@ -145,17 +145,17 @@ typedef struct {
 } list_bounds;
 
 INLINE list_bounds bound_lists(const float *list, int width, int32_t rows) {
-    const vf infinity = v_splat(__builtin_inff());
-    vf lowest = infinity, highest = -infinity;
+    const vf none = v_splat(-__builtin_inff());
+    vf deepest = none, highest = none; /* the lowest, negated */
     vi live = {0};
-    for (int32_t r = 0; r < rows; r++) {
+    UNROLL_BY(2) for (int32_t r = 0; r < rows; r++) {
         const vf x = v_load(list + (int64_t)r * width);
-        const vi is_live = (vi)(x > -infinity);
-        lowest = (vf)v_choose(is_live & (vi)(x < lowest), (vi)x, (vi)lowest);
+        const vi is_live = (vi)(x > none);
+        deepest = v_max(deepest, (vf)v_choose(is_live, (vi)-x, (vi)none));
         highest = v_max(highest, x);
         live -= is_live;
     }
-    return (list_bounds){.least = v_order((vi)lowest),
+    return (list_bounds){.least = v_order((vi)-deepest),
                          .above = v_order((vi)highest) + 1,
                          .found = live};
 }
@@ -211,7 +211,7 @@ static void cut_lists(int width, int32_t rows, int32_t k, int32_t most, float *l
         const vi next = next_order(&now, k, turn);
         const vf bound = (vf)v_order(next);
         vi some = {0};
-        for (int32_t r = 0; r < rows; r++)
+        UNROLL_BY(4) for (int32_t r = 0; r < rows; r++)
             some -= (vi)(v_load(list + (int64_t)r * width) >= bound);
         const vi up = active & (some >= k), down = active & (some < k);
         now.least = v_choose(up, next, now.least);
