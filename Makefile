@@ -6,6 +6,9 @@
 #     make bench      timings against OpenBLAS, on a quiet machine
 #     make bench-peers-quick
 #                     a short run of every comparison with other programs: do they work?
+#     make wheel      the wheel for other systems, in build/wheels
+#     make dist       a tarball of the commit that is checked out
+#     make check-release  what a release needs beyond make test
 #     make fuzz       fuzz the parsers with clang, FUZZ_SECONDS=60 each
 #     make install    build without tests, into PREFIX=/usr/local (DESTDIR is honoured)
 #     make format, make clean
@@ -15,7 +18,8 @@ FUZZ_SECONDS = 60
 JOBS = $(shell nproc 2>/dev/null || echo 2)
 MAKEFLAGS += --no-print-directory
 
-.PHONY: all demo test python bench bench-peers-quick fuzz install format clean
+.PHONY: all demo test python bench bench-peers-quick wheel dist check-release fuzz \
+	install format clean
 .NOTPARALLEL:
 
 all:
@@ -48,6 +52,16 @@ bench-peers-quick:
 	@cmake -S . -B $(BUILD) >/dev/null
 	@cmake --build $(BUILD) -j $(JOBS)
 	@bench/peers/quick
+
+wheel:
+	@tools/wheel --build $(BUILD)
+
+dist:
+	@tools/dist $(BUILD)
+
+check-release:
+	@tools/install-deps program tests --optional clang arm speech plots mpi systems debian
+	@tools/check-release --build $(BUILD)
 
 fuzz:
 	@tools/install-deps program speech clang

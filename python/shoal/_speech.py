@@ -1,7 +1,7 @@
 """Recordings become text: Whisper through libshoal-speech.
 
-The wheel carries libshoal alone; libshoal-speech is looked for where SHOAL_SPEECH_LIBRARY
-says, beside libshoal, and among the system's libraries.
+libshoal-speech is looked for where SHOAL_SPEECH_LIBRARY says, beside libshoal, where the
+wheel has it, and among the system's libraries.
 """
 
 from __future__ import annotations

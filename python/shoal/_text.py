@@ -1,7 +1,7 @@
 """Texts become vectors: BERT, RoBERTa and ModernBERT folders through libshoal-models.
 
-The wheel carries libshoal alone; libshoal-models is looked for where SHOAL_MODELS_LIBRARY
-says, beside libshoal, and among the system's libraries.
+libshoal-models is looked for where SHOAL_MODELS_LIBRARY says, beside libshoal, where the
+wheel has it, and among the system's libraries.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal._native import load_part
 
 LISTED = [kind.name for kind in shoal.kinds()]
 KINDS = ["full", "clustered-7", "i-clustered-7:topk=9", "oracle-top-9", "shoal-7:topk=9"]
@@ -16,6 +17,15 @@ KINDS += ["q-clustered-7:topk=9"]
 KINDS += ["auto"] * ("auto" in LISTED)
 ROOT = Path(__file__).resolve().parent.parent.parent
 DATA = Path(os.environ.get("SHOAL_DATA") or ROOT.parent / "shared" / "data")
+
+
+def needs(*parts: str) -> None:
+    """A skip that says why, where the package was built without one of its libraries."""
+    for part in parts:
+        try:
+            load_part(part, "this test", {})
+        except ImportError as error:
+            pytest.skip(str(error))
 
 
 def data(*parts: str) -> Path:

@@ -12,37 +12,23 @@ import numpy as np
 import pytest
 
 import shoal
-from conftest import ROOT, arrays, data
+from conftest import ROOT, arrays, data, needs
 from shoal import _checked
 from shoal._handle import Handle
 
 TEXTS = ["Attention in linear time.", "a b c", "queries huddle into clusters " * 30]
 
 
-@pytest.fixture(autouse=True)
-def libraries(monkeypatch):
-    """The built libraries, where they are."""
-    for part in ("models", "speech"):
-        variable, built = (
-            f"SHOAL_{part.upper()}_LIBRARY",
-            ROOT / f"build/libshoal-{part}.so",
-        )
-        if not os.environ.get(variable) and built.exists():
-            monkeypatch.setenv(variable, str(built))
-
-
 @pytest.fixture
 def encoder():
-    if not os.environ.get("SHOAL_MODELS_LIBRARY"):
-        pytest.skip("no libshoal-models: set SHOAL_MODELS_LIBRARY")
+    needs("models")
     with shoal.TextEncoder(ROOT / "tests" / "models" / "text" / "bert") as opened:
         yield opened
 
 
 @pytest.fixture
 def speech():
-    if not os.environ.get("SHOAL_SPEECH_LIBRARY"):
-        pytest.skip("no libshoal-speech: set SHOAL_SPEECH_LIBRARY")
+    needs("speech")
     with shoal.Speech(data("models", "ggml-tiny.bin")) as opened:
         yield opened
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import shoal
-from conftest import ROOT
+from conftest import ROOT, needs
 from shoal._handle import Handle
 
 SMALL = dict(layers=1, heads=2, head_dim=8, feed_forward=32, warmup=5, threads=1)
@@ -23,17 +23,8 @@ TONES = {"A": 300, "B": 700, "C": 1500, "D": 3100}
 
 
 @pytest.fixture(autouse=True)
-def libraries(monkeypatch):
-    """The built libraries, or a skip that says where they were looked for."""
-    for part in ("models", "speech", "train"):
-        variable, built = (
-            f"SHOAL_{part.upper()}_LIBRARY",
-            ROOT / f"build/libshoal-{part}.so",
-        )
-        if not os.environ.get(variable):
-            if not built.exists():
-                pytest.skip(f"no {built}: set {variable}")
-            monkeypatch.setenv(variable, str(built))
+def libraries():
+    needs("models", "speech", "train")
 
 
 def same_weights(one, other):

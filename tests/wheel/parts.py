@@ -17,7 +17,7 @@ import numpy as np
 
 DATA = Path(sys.argv[1])
 STRICT = "--strict" in sys.argv
-PREFIX = Path(sys.prefix).resolve()
+PREFIX = Path(np.__file__).resolve().parents[1]  # where packages are installed
 SYSTEM = ("libc.", "libm.", "libpthread.", "libdl.", "librt.", "ld-linux")
 failed = []
 
@@ -153,7 +153,8 @@ def libraries_of_the_package():
 
 @part
 def program_on_the_path():
-    program = Path(sysconfig.get_path("scripts")) / "shoal"
+    scripts = Path(sysconfig.get_path("scripts"))
+    program = os.environ.get("SHOAL_PROGRAM") or scripts / "shoal"
     environment = {"PATH": os.environ.get("PATH", "")}
     run = subprocess.run(
         [program, "--version"], env=environment, capture_output=True, text=True
