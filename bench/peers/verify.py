@@ -37,9 +37,11 @@ def clustered_head(q, k, v, groups, top):
     weights = torch.softmax(scale * centroids @ k.T, -1)  # [C, S]
     if top is None:
         return (weights @ v)[groups]
-    top = top[:clusters].clamp(min=0)  # -1: a cluster without members, which is unused
-    mass = weights.gather(1, top).sum(1)
-    tail = weights.scatter(1, top, 0.0) @ v  # [C, Dv]
+    top = top[:clusters]
+    several = (top[:, :1] >= 0).to(q.dtype)  # a cluster of one query has no top keys
+    top = top.clamp(min=0)
+    mass = (several * weights.gather(1, top)).sum(1)
+    tail = (weights - several * (weights - weights.scatter(1, top, 0.0))) @ v  # [C, Dv]
     own = torch.softmax(scale * torch.einsum("nd,nkd->nk", q, k[top[groups]]), -1)
     exact = torch.einsum("nk,nkd->nd", own, v[top[groups]])
     return mass[groups, None] * exact + tail[groups]
