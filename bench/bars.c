@@ -117,9 +117,10 @@ typedef struct {
 static void open_side(side *s) {
     if (!s->kind)
         return;
-    shoal_options options = {.threads = s->threads};
+    shoal_options options = {.size = sizeof(shoal_options), .threads = s->threads};
     shoal_attention attention;
-    shoal_problem problem = {.batch = 1,
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = 1,
                              .heads = s->data->heads,
                              .queries = s->data->n,
                              .keys = s->data->n,
@@ -148,12 +149,17 @@ static void run_side(side *s) {
         return;
     }
     const arrays *x = s->data;
-    shoal_inputs inputs = {.q = x->q, .k = x->k, .v = x->v, .groups = s->groups};
+    shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                           .q = x->q,
+                           .k = x->k,
+                           .v = x->v,
+                           .clusters = s->groups};
     if (shoal_forward(s->plan, &inputs, x->out) != SHOAL_OK)
         stop(s->kind, shoal_context_message(s->context));
     if (!s->backward)
         return;
-    shoal_gradients gradients = {.out = x->out,
+    shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                 .out = x->out,
                                  .dout = x->dout,
                                  .dq = x->dq,
                                  .dk = x->dk,
@@ -173,7 +179,7 @@ static void race(side *sides, int count, double seconds) {
             sides[i].groups = malloc(bytes);
             if (!sides[i].groups)
                 stop("memory", "not enough for the groups");
-            memcpy(sides[i].groups, shoal_plan_groups(sides[i].plan, NULL), bytes);
+            memcpy(sides[i].groups, shoal_plan_clusters(sides[i].plan, NULL), bytes);
         }
     }
     double start = now();
@@ -204,15 +210,21 @@ static void verify(const char *kind) {
     const char *isas[] = {"scalar", NULL, NULL};
     double largest = 0, worst = 0;
     for (int i = 0; i < 3; i++) {
-        shoal_options options = {.threads = i == 2 ? 2 : 1, .isa = isas[i]};
+        shoal_options options = {.size = sizeof(shoal_options),
+                                 .threads = i == 2 ? 2 : 1,
+                                 .isa = isas[i]};
         shoal_context *context;
-        shoal_problem problem = {.batch = 1,
+        shoal_problem problem = {.size = sizeof(shoal_problem),
+                                 .batch = 1,
                                  .heads = 2,
                                  .queries = data.n,
                                  .keys = data.n,
                                  .dim = D,
                                  .value_dim = D};
-        shoal_inputs inputs = {.q = data.q, .k = data.k, .v = data.v};
+        shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                               .q = data.q,
+                               .k = data.k,
+                               .v = data.v};
         if (shoal_context_create(&options, &context) != SHOAL_OK ||
             shoal_attend(context, kind, &problem, &inputs, i ? data.out : expected) !=
                 SHOAL_OK)

@@ -64,7 +64,7 @@ int answer_command(int count, char **arguments) {
     demand(shoal_finetuned_open(context, arguments[optind], job.attention ? &kind : NULL,
                                 &model),
            EXIT_BAD_INPUT);
-    const shoal_finetuned_info info = shoal_finetuned_describe(model);
+    const shoal_finetuned_info info = *shoal_finetuned_describe(model);
     if (info.not_best)
         tell("shoal answer: %s: it has no %s; these are the weights of step %" PRId64
              ", %s",

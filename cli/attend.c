@@ -174,10 +174,10 @@ static void parse_kind(attend_job *job) {
     job->shared = kind->keys_are_queries;
     if (job->has_seed)
         job->attention.seed = job->seed;
-    if (!kind->has_groups &&
+    if (!kind->has_clusters &&
         (job->input_paths[INPUT_GROUPS] || job->output_paths[OUTPUT_GROUPS]))
         die(EXIT_USAGE, "%s has no groups: --groups and --save-groups are for %s",
-            job->kind, kinds_with(offsetof(shoal_kind_info, has_groups)));
+            job->kind, kinds_with(offsetof(shoal_kind_info, has_clusters)));
     if (!kind->has_top_keys && job->output_paths[OUTPUT_TOP])
         die(EXIT_USAGE, "%s has no top keys: --save-top is for %s", job->kind,
             kinds_with(offsetof(shoal_kind_info, has_top_keys)));
@@ -192,16 +192,17 @@ static void parse_kind(attend_job *job) {
 
 /* ---- Reading ---------------------------------------------------------------------- */
 
-static const char *const type_names[] =
-    {[SHOAL_FLOAT32] = "float32", [SHOAL_INT32] = "int32", [SHOAL_FLOAT16] = "float16"};
+static const char *const type_names[] = {[SHOAL_DTYPE_FLOAT32] = "float32",
+                                         [SHOAL_DTYPE_INT32] = "int32",
+                                         [SHOAL_DTYPE_FLOAT16] = "float16"};
 
 static size_t element_bytes(shoal_dtype dtype) {
-    return dtype == SHOAL_FLOAT16 ? 2 : 4;
+    return dtype == SHOAL_DTYPE_FLOAT16 ? 2 : 4;
 }
 
 static size_t array_bytes(const shoal_array *array) {
     size_t bytes = element_bytes(array->dtype);
-    for (int i = 0; i < array->rank; i++)
+    for (int i = 0; i < array->dimensions; i++)
         bytes *= (size_t)array->shape[i];
     return bytes;
 }
@@ -210,7 +211,7 @@ enum { SHAPE_TEXT = 200 };
 
 static const char *shape_text(const shoal_array *array, char text[SHAPE_TEXT]) {
     size_t used = (size_t)snprintf(text, SHAPE_TEXT, "[");
-    for (int i = 0; i < array->rank && used < SHAPE_TEXT; i++)
+    for (int i = 0; i < array->dimensions && used < SHAPE_TEXT; i++)
         used += (size_t)snprintf(text + used, SHAPE_TEXT - used, "%s%" PRId64,
                                  i ? ", " : "", array->shape[i]);
     if (used < SHAPE_TEXT)
@@ -223,13 +224,13 @@ static const struct {
     int rank;
     const char *layout;
 } expected[INPUTS] = {
-    [INPUT_Q] = {SHOAL_FLOAT32, 4, "[batch, heads, length, dim]"},
-    [INPUT_K] = {SHOAL_FLOAT32, 4, "[batch, heads, length, dim]"},
-    [INPUT_V] = {SHOAL_FLOAT32, 4, "[batch, heads, length, dim]"},
-    [INPUT_QUERY_LENGTHS] = {SHOAL_INT32, 1, "[batch]"},
-    [INPUT_KEY_LENGTHS] = {SHOAL_INT32, 1, "[batch]"},
-    [INPUT_GROUPS] = {SHOAL_INT32, 3, "[batch, heads, length]"},
-    [INPUT_GRAD_OUT] = {SHOAL_FLOAT32, 4, "[batch, heads, length, dim]"},
+    [INPUT_Q] = {SHOAL_DTYPE_FLOAT32, 4, "[batch, heads, length, dim]"},
+    [INPUT_K] = {SHOAL_DTYPE_FLOAT32, 4, "[batch, heads, length, dim]"},
+    [INPUT_V] = {SHOAL_DTYPE_FLOAT32, 4, "[batch, heads, length, dim]"},
+    [INPUT_QUERY_LENGTHS] = {SHOAL_DTYPE_INT32, 1, "[batch]"},
+    [INPUT_KEY_LENGTHS] = {SHOAL_DTYPE_INT32, 1, "[batch]"},
+    [INPUT_GROUPS] = {SHOAL_DTYPE_INT32, 3, "[batch, heads, length]"},
+    [INPUT_GRAD_OUT] = {SHOAL_DTYPE_FLOAT32, 4, "[batch, heads, length, dim]"},
 };
 
 static void read_input(attend_job *job, int which) {
@@ -237,10 +238,10 @@ static void read_input(attend_job *job, int which) {
     const char *path = job->input_paths[which];
     shoal_array *array = &job->inputs[which];
     demand(shoal_array_read(job->context, path, array), EXIT_BAD_INPUT);
-    const bool is_half = array->dtype == SHOAL_FLOAT16 &&
-                         expected[which].dtype == SHOAL_FLOAT32;
+    const bool is_half = array->dtype == SHOAL_DTYPE_FLOAT16 &&
+                         expected[which].dtype == SHOAL_DTYPE_FLOAT32;
     if ((array->dtype != expected[which].dtype && !is_half) ||
-        array->rank != expected[which].rank)
+        array->dimensions != expected[which].rank)
         die(EXIT_BAD_INPUT, "%s is %s %s; it must be %s %s", path,
             type_names[array->dtype], shape_text(array, text),
             type_names[expected[which].dtype], expected[which].layout);
@@ -296,7 +297,7 @@ static void load_inputs(attend_job *job) {
             read_input(job, i);
     const shoal_dtype dtype = job->inputs[INPUT_Q].dtype;
     for (int i = INPUT_K; i < INPUTS; i++) /* float32 and float16 are not mixed */
-        if (job->inputs[i].data && expected[i].dtype == SHOAL_FLOAT32 &&
+        if (job->inputs[i].data && expected[i].dtype == SHOAL_DTYPE_FLOAT32 &&
             job->inputs[i].dtype != dtype)
             die(EXIT_BAD_INPUT, "%s is %s and %s is %s: they must be of one type",
                 job->input_paths[INPUT_Q], type_names[dtype], job->input_paths[i],
@@ -305,7 +306,8 @@ static void load_inputs(attend_job *job) {
     const int64_t *q = job->inputs[INPUT_Q].shape, *v = job->inputs[INPUT_V].shape;
     const int64_t *groups = job->inputs[INPUT_GROUPS].shape;
     const int64_t *grad = job->inputs[INPUT_GRAD_OUT].shape;
-    job->problem = (shoal_problem){.batch = q[0],
+    job->problem = (shoal_problem){.size = sizeof(shoal_problem),
+                                   .batch = q[0],
                                    .heads = q[1],
                                    .kv_heads = v[1],
                                    .queries = q[2],
@@ -414,8 +416,9 @@ static void run_slice(attend_job *job, const shoal_problem *part, shoal_plan *pl
          .v = input_part(job, INPUT_V, slice),
          .query_lengths = job->query_lengths ? job->query_lengths + sequence : NULL,
          .key_lengths = job->key_lengths ? job->key_lengths + sequence : NULL,
-         .groups = input_part(job, INPUT_GROUPS, slice)};
-    const shoal_gradients gradients = {.out = output_part(job, OUTPUT_OUT, slice),
+         .clusters = input_part(job, INPUT_GROUPS, slice)};
+    const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                       .out = output_part(job, OUTPUT_OUT, slice),
                                        .dout = input_part(job, INPUT_GRAD_OUT, slice),
                                        .dq = output_part(job, OUTPUT_GRAD_Q, slice),
                                        .dk = output_part(job, OUTPUT_GRAD_K, slice),
@@ -427,7 +430,7 @@ static void run_slice(attend_job *job, const shoal_problem *part, shoal_plan *pl
     if (job->input_paths[INPUT_GRAD_OUT])
         demand(shoal_backward(plan, &inputs, &gradients), EXIT_BAD_INPUT);
     job->seconds += seconds_now() - begun;
-    keep(job, OUTPUT_GROUPS, slice, shoal_plan_groups(plan, NULL));
+    keep(job, OUTPUT_GROUPS, slice, shoal_plan_clusters(plan, NULL));
     keep(job, OUTPUT_TOP, slice, shoal_plan_top_keys(plan, NULL));
     shoal_plan_picked(plan, NULL, &job->picked);
     if (job->check_samples > 0)
@@ -481,8 +484,9 @@ static void reserve_outputs(attend_job *job) {
         shoal_array *array = &job->outputs[i];
         if (i != OUTPUT_OUT && !job->output_paths[i])
             continue;
-        array->dtype = i == OUTPUT_GROUPS || i == OUTPUT_TOP ? SHOAL_INT32 : p->dtype;
-        array->rank = i == OUTPUT_GROUPS ? 3 : 4;
+        array->dtype = i == OUTPUT_GROUPS || i == OUTPUT_TOP ? SHOAL_DTYPE_INT32
+                                                             : p->dtype;
+        array->dimensions = i == OUTPUT_GROUPS ? 3 : 4;
         memcpy(array->shape, shapes[i], sizeof shapes[i]);
         int64_t bytes = (int64_t)element_bytes(array->dtype);
         bool overflow = false;
@@ -529,20 +533,21 @@ static void write_outputs(attend_job *job) {
 static void spell_in_full(const shoal_attention *attention, char *text, size_t size) {
     shoal_attention_print(attention, text, size);
     /* Kinds and options beyond the paper keep the short spelling. */
-    if (attention->kind == SHOAL_SHOAL || attention->kind == SHOAL_AUTO ||
-        attention->groups || attention->normaliser)
+    if (attention->kind == SHOAL_KIND_SHOAL || attention->kind == SHOAL_KIND_AUTO ||
+        attention->clustering || attention->normaliser)
         return;
     size_t used = strcspn(text, ":");
     text[used] = 0;
-    if (attention->kind == SHOAL_I_CLUSTERED)
+    if (attention->kind == SHOAL_KIND_I_CLUSTERED)
         used +=
             (size_t)snprintf(text + used, size - used, ":topk=%" PRId32, attention->topk);
-    if (attention->kind == SHOAL_CLUSTERED || attention->kind == SHOAL_I_CLUSTERED)
+    if (attention->kind == SHOAL_KIND_CLUSTERED ||
+        attention->kind == SHOAL_KIND_I_CLUSTERED)
         used += (size_t)snprintf(text + used, size - used,
                                  "%cbits=%" PRId32 ",iterations=%" PRId32,
                                  strchr(text, ':') ? ',' : ':', attention->bits,
                                  attention->iterations);
-    if (strchr(text, ':') || attention->kind == SHOAL_LSH)
+    if (strchr(text, ':') || attention->kind == SHOAL_KIND_LSH)
         snprintf(text + used, size - used, "%cseed=%" PRIu64,
                  strchr(text, ':') ? ',' : ':', attention->seed);
 }
@@ -580,7 +585,7 @@ static int report_json(const attend_job *job, const char *spelling, const char *
 static int report(const attend_job *job) {
     const shoal_problem *p = &job->problem;
     const int threads = shoal_context_threads(job->context);
-    const bool picks = job->attention.kind == SHOAL_AUTO;
+    const bool picks = job->attention.kind == SHOAL_KIND_AUTO;
     char spelling[128], picked[128];
     spell_in_full(&job->attention, spelling, sizeof spelling);
     spell_in_full(&job->picked, picked, sizeof picked);

@@ -16,6 +16,7 @@ typedef struct {
     attend_job *job;
     rank_part part;
     shoal_problem problem;
+    shoal_strides strides[4]; /* of q, k, v and out, where they are not contiguous */
     shoal_inputs inputs;
     shoal_gradients gradients;
     void *copies[8]; /* to be given back */
@@ -90,8 +91,8 @@ static void load_inputs(rank_work *work) {
     work->problem = *whole;
     work->problem.queries = part->queries;
     work->problem.keys = part->keys;
-    inputs->groups = copy_rows(work, job->inputs[INPUT_GROUPS].data, U, N,
-                               part->first_query, part->queries, sizeof(int32_t));
+    inputs->clusters = copy_rows(work, job->inputs[INPUT_GROUPS].data, U, N,
+                                 part->first_query, part->queries, sizeof(int32_t));
     if (copies) {
         inputs->q = copy_rows(work, q, U, N, part->first_query, part->queries, D);
         inputs->k = copy_rows(work, k, V, S, part->first_key, part->keys, D);
@@ -103,12 +104,16 @@ static void load_inputs(rank_work *work) {
     inputs->q = q + part->first_query * whole->dim;
     inputs->k = k + part->first_key * whole->dim;
     inputs->v = v + part->first_key * whole->value_dim;
-    work->problem.q = whole_strides(whole->heads, N, whole->dim);
-    work->problem.k = whole_strides(whole->kv_heads, S, whole->dim);
-    work->problem.v = whole_strides(whole->kv_heads, S, whole->value_dim);
+    work->strides[0] = whole_strides(whole->heads, N, whole->dim);
+    work->strides[1] = whole_strides(whole->kv_heads, S, whole->dim);
+    work->strides[2] = whole_strides(whole->kv_heads, S, whole->value_dim);
+    work->problem.q_strides = &work->strides[0];
+    work->problem.k_strides = &work->strides[1];
+    work->problem.v_strides = &work->strides[2];
     work->gradients.dout = job->inputs[INPUT_GRAD_OUT].data;
+    work->strides[3] = whole_strides(whole->heads, N, whole->value_dim);
     if (job->ranks->rank == 0)
-        work->problem.out = whole_strides(whole->heads, N, whole->value_dim);
+        work->problem.out_strides = &work->strides[3];
 }
 
 /* The other ranks' outputs are their rows alone. */
@@ -173,7 +178,7 @@ static void collect_outputs(const rank_work *work, const shoal_plan *plan) {
     const int64_t U = whole->batch * whole->heads, V = whole->batch * whole->kv_heads;
     const size_t D = sizeof(float) * (size_t)whole->dim;
     const size_t Dv = sizeof(float) * (size_t)whole->value_dim;
-    const int32_t *groups = shoal_plan_groups(plan, NULL);
+    const int32_t *groups = shoal_plan_clusters(plan, NULL);
     char *all_groups = job->ranks->rank ? (char *)(uintptr_t)groups
                                         : job->outputs[OUTPUT_GROUPS].data;
     const rank_rows outputs[OUTPUTS] =
@@ -200,7 +205,7 @@ void attend_over_ranks(attend_job *job) {
     const bool backward = job->input_paths[INPUT_GRAD_OUT] != NULL;
     shoal_plan *plan;
     job->slices = 1;
-    if (job->problem.dtype != SHOAL_FLOAT32)
+    if (job->problem.dtype != SHOAL_DTYPE_FLOAT32)
         die(EXIT_BAD_INPUT, "%s is float16: over several processes arrays are float32",
             job->input_paths[INPUT_Q]);
     if (job->check_samples > 0 || job->shared)
@@ -211,7 +216,7 @@ void attend_over_ranks(attend_job *job) {
     for (int i = 0; i < INPUTS; i++) {
         const shoal_array *input = &job->inputs[i];
         int64_t count = input->data != NULL;
-        for (int k = 0; k < input->rank && input->data; k++)
+        for (int k = 0; k < input->dimensions && input->data; k++)
             count *= input->shape[k];
         digest = digest_bytes(digest, input->shape, sizeof input->shape);
         digest =

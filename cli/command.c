@@ -163,7 +163,9 @@ void demand(shoal_status status, int otherwise) {
 
 int open_context(const char *asking, int threads, const char *isa,
                  shoal_context **context) {
-    const shoal_options options = {.threads = threads, .isa = isa};
+    const shoal_options options = {.size = sizeof(shoal_options),
+                                   .threads = threads,
+                                   .isa = isa};
     const shoal_status status = shoal_context_create(&options, context);
     if (status == SHOAL_OK)
         return EXIT_OK;

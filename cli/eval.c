@@ -241,7 +241,8 @@ int evaluate_run(const char *command, shoal_context *context, const char *path, 
     options->kinds = kinds;
     options->callbacks = show_training("");
     progress_begin(2);
-    const shoal_status status = shoal_evaluate(context, path, options, evaluation);
+    const shoal_status status =
+        shoal_evaluation_create(context, path, options, evaluation);
     progress_end();
     if (status == SHOAL_CANCELLED)
         return 128 + (stop_signal() ? stop_signal() : SIGTERM);
@@ -272,7 +273,7 @@ int eval_command(int count, char **arguments) {
     if (code != EXIT_OK || !words_take("eval", &job.words, &recogniser))
         return EXIT_USAGE;
     recogniser.beams = job.beams;
-    shoal_evaluation_options options = shoal_evaluation_defaults();
+    shoal_evaluation_options options = shoal_evaluation_options_defaults();
     options.controls = job.controls;
     options.data = job.data;
     options.skip_bad = job.skip_bad;

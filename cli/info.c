@@ -66,7 +66,9 @@ static json_t *runnable(void) {
     json_t *list = json_array();
     for (int i = 0; isa_names[i]; i++) {
         shoal_context *context;
-        const shoal_options options = {.threads = 1, .isa = isa_names[i]};
+        const shoal_options options = {.size = sizeof(shoal_options),
+                                       .threads = 1,
+                                       .isa = isa_names[i]};
         if (shoal_context_create(&options, &context) == SHOAL_OK)
             json_array_append_new(list, json_string(isa_names[i]));
         shoal_context_destroy(context);

@@ -83,11 +83,13 @@ shoal_transport *ranks_open(const char *variable, long size, const char *advice)
             "loaded (%s); build Shoal where an MPI is installed (Debian: "
             "libopenmpi-dev), or start one process, without a launcher",
             variable, LIBRARY, dlerror());
-    open_function *open = (open_function *)(uintptr_t)dlsym(library, "shoal_mpi_open");
-    job.close = (void (*)(shoal_transport *))(uintptr_t)dlsym(library, "shoal_mpi_close");
+    open_function *open = (open_function *)(uintptr_t)dlsym(library, "shoal_mpi_create");
+    job.close =
+        (void (*)(shoal_transport *))(uintptr_t)dlsym(library, "shoal_mpi_destroy");
     if (!open || !job.close)
         die(EXIT_RESOURCES, "%s is not of this version", LIBRARY);
-    const shoal_mpi_options options = {.patience = patience ? strtod(patience, NULL) : 0,
+    const shoal_mpi_options options = {.size = sizeof(shoal_mpi_options),
+                                       .patience = patience ? strtod(patience, NULL) : 0,
                                        .lost = lose};
     static double seconds;
     pthread_t watcher;

@@ -113,7 +113,7 @@ static void show(recognise_job *job, const char *path, const shoal_recognition *
         }
         fflush(stdout);
     } else {
-        const bool letters = job->info.characters != 0;
+        const bool letters = job->info.unit_type != 0;
         printf("%s:%s", path, letters ? " " : "");
         for (int64_t i = 0; i < heard->count; i++) {
             const char *unit = heard->units[i].text;
@@ -143,7 +143,8 @@ static int open_recogniser(recognise_job *job, const char *path) {
     options.words.confidence = job->json;
     const shoal_status status =
         shoal_recogniser_open(job->context, path, &options, &job->recogniser);
-    job->info = shoal_recogniser_describe(job->recogniser);
+    if (status == SHOAL_OK)
+        job->info = *shoal_recogniser_describe(job->recogniser);
     return status == SHOAL_OK
                ? EXIT_OK
                : complain_status(status,

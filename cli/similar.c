@@ -110,7 +110,8 @@ static void look_everywhere(similar_job *job) {
     if (job->vectors_path) {
         demand(shoal_array_read(job->model.context, job->vectors_path, &known),
                EXIT_BAD_INPUT);
-        if (known.dtype != SHOAL_FLOAT32 || known.rank != 2 || known.shape[1] != size)
+        if (known.dtype != SHOAL_DTYPE_FLOAT32 || known.dimensions != 2 ||
+            known.shape[1] != size)
             die(EXIT_BAD_INPUT,
                 "%s must be float32 [texts, %" PRId64 "], as shoal embed writes it with "
                 "this model",

@@ -23,7 +23,7 @@ static bool take_number(const char *command, const char *name, const char *text,
 
 bool words_take(const char *command, const words_options *options,
                 shoal_recogniser_options *taken) {
-    *taken = shoal_recogniser_defaults();
+    *taken = shoal_recogniser_options_defaults();
     taken->lexicon = options->lexicon;
     taken->lm = options->lm;
     if (options->tokens > 0)

@@ -220,13 +220,15 @@ void open_text_model(text_model *model) {
                         "sentence-transformers/all-MiniLM-L6-v2: config.json, "
                         "tokenizer.json, modules.json, 1_Pooling and model.safetensors "
                         "(91 MB)");
-    const shoal_text_options options = {.attention = model->attention,
-                                        .rows = model->rows,
-                                        .window = model->window,
-                                        .stride = model->stride,
-                                        .long_texts = model->long_texts,
-                                        .pooling = model->pooling,
-                                        .normalize = model->normalize};
+    const shoal_text_encoder_options options = {.size =
+                                                    sizeof(shoal_text_encoder_options),
+                                                .attention = model->attention,
+                                                .rows = model->rows,
+                                                .window = model->window,
+                                                .stride = model->stride,
+                                                .long_texts = model->long_texts,
+                                                .pooling = model->pooling,
+                                                .normalize = model->normalize};
     model->context = begin_context(model->threads, model->isa);
     progress_begin(1);
     progress_say("opening %s", model->folder);
@@ -234,7 +236,7 @@ void open_text_model(text_model *model) {
         shoal_text_encoder_open(model->context, model->folder, &options, &model->encoder);
     progress_end();
     demand(status, status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT);
-    model->size = shoal_text_encoder_info(model->encoder)->size;
+    model->size = shoal_text_encoder_describe(model->encoder)->width;
 }
 
 void embed_block(text_model *model, const text_source *source, float *vectors) {

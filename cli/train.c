@@ -177,28 +177,28 @@ static void show_step(const char *label, const shoal_train_progress *at) {
 static void show_progress(void *user, const shoal_train_progress *at) {
     const char *label = user;
     switch (at->event) {
-    case SHOAL_AT_DATA:
+    case SHOAL_TRAIN_EVENT_DATA:
         progress_begin(1);
         progress_say("features of %s: %" PRId64 " of %" PRId64, at->what, at->done,
                      at->all);
         break;
-    case SHOAL_AT_BEGINNING:
+    case SHOAL_TRAIN_EVENT_BEGINNING:
         progress_begin(1);
         progress_say("%sthe first step", label);
         break;
-    case SHOAL_AT_TEST:
+    case SHOAL_TRAIN_EVENT_TEST:
         progress_begin(1);
         progress_say("%stesting", label);
         break;
-    case SHOAL_AT_STEP:
-    case SHOAL_AT_VALIDATION:
+    case SHOAL_TRAIN_EVENT_STEP:
+    case SHOAL_TRAIN_EVENT_VALIDATION:
         progress_begin(1); /* a message may have ended it */
         show_step(label, at);
         break;
-    case SHOAL_AT_SAVING: writing_begin(); break;
-    case SHOAL_AT_SAVED: writing_end(); break;
-    case SHOAL_AT_END: progress_end(); break;
-    case SHOAL_AT_EVALUATION:
+    case SHOAL_TRAIN_EVENT_SAVING: writing_begin(); break;
+    case SHOAL_TRAIN_EVENT_SAVED: writing_end(); break;
+    case SHOAL_TRAIN_EVENT_END: progress_end(); break;
+    case SHOAL_TRAIN_EVENT_EVALUATION:
         progress_begin(2);
         if (at->all)
             progress_say("%s, %" PRId64 " of %" PRId64, at->what, at->done, at->all);
@@ -229,10 +229,10 @@ shoal_train_callbacks show_training(const char *label) {
 }
 
 int train_go(train_run *run, shoal_context *context) {
-    static const int codes[] = {[SHOAL_CAUSE_NONE] = EXIT_OK,
-                                [SHOAL_CAUSE_SETTINGS] = EXIT_USAGE,
-                                [SHOAL_CAUSE_INPUT] = EXIT_BAD_INPUT,
-                                [SHOAL_CAUSE_OUTPUT] = EXIT_RESOURCES};
+    static const int codes[] = {[SHOAL_RUN_CAUSE_NONE] = EXIT_OK,
+                                [SHOAL_RUN_CAUSE_SETTINGS] = EXIT_USAGE,
+                                [SHOAL_RUN_CAUSE_INPUT] = EXIT_BAD_INPUT,
+                                [SHOAL_RUN_CAUSE_OUTPUT] = EXIT_RESOURCES};
     shoal_setting said[TRAIN_SETTINGS];
     shoal_run_options *options = &run->options;
     for (int i = 0; i < run->settings->count; i++)
@@ -577,12 +577,12 @@ static int train(train_job *job, shoal_context *context) {
 /* The dataset of GLUE, spelled as there. */
 static const char *find_dataset(const char *word) {
     char names[256] = "";
-    shoal_glue_info glue;
-    for (int i = 0; shoal_glue_describe(i, &glue); i++) {
-        if (strcasecmp(glue.name, word) == 0)
-            return glue.name;
+    const shoal_glue_info *glue;
+    for (int i = 0; (glue = shoal_glue_describe(i)); i++) {
+        if (strcasecmp(glue->name, word) == 0)
+            return glue->name;
         const size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", glue.name);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", glue->name);
     }
     die(EXIT_USAGE, "there is no task %s of GLUE; there are %s", word, names);
 }
@@ -625,13 +625,13 @@ static void take_task(train_job *job, const char *name) {
     if (!run->task)
         die(EXIT_USAGE, "there is no task \"%.40s\"; tasks: copy, speech, glue, squad%s",
             name, shoal_task_find("speech") ? "" : " (this program has no speech)");
-    if (shoal_config_defaults(NULL, run->task, preset, &run->config, size) != SHOAL_OK)
+    if (shoal_config_init(NULL, run->task, preset, &run->config, size) != SHOAL_OK)
         die(EXIT_USAGE,
             "there is no preset \"%.40s\" of %s; speech has default and paper", preset,
             name);
     if (loss && strcmp(loss, "lf-mmi") == 0 && strcmp(name, "speech") == 0)
-        shoal_config_defaults(NULL, run->task, paper ? "paper-lf-mmi" : "lf-mmi",
-                              &run->config, size);
+        shoal_config_init(NULL, run->task, paper ? "paper-lf-mmi" : "lf-mmi",
+                          &run->config, size);
 }
 
 int train_command(int count, char **arguments) {
@@ -642,7 +642,7 @@ int train_command(int count, char **arguments) {
                             .save_seconds = DEFAULT_SAVE};
     train_run *run = &job.run;
     int code = -1;
-    run->options = shoal_run_defaults();
+    run->options = shoal_run_options_defaults();
     if (count > 1 && shoal_task_find(arguments[1]))
         job.settings.task = arguments[1];
     for (int pass = 0; pass < 2 && code < 0; pass++) {

@@ -537,7 +537,8 @@ static int hear_all(transcribe_job *job) {
         if (input)
             job->code = spool_input(job);
         recordings[i] =
-            (shoal_recording){.paths = input ? &standard
+            (shoal_recording){.size = sizeof(shoal_recording),
+                              .paths = input ? &standard
                                              : (const char *const *)&job->paths[i],
                               .files = 1,
                               .partial = job->partial,
@@ -595,7 +596,8 @@ static int run(transcribe_job *job, int count, char **paths) {
         const bool samples = !job->options.no_fallback;
         const int64_t beams = samples && job->beams < FALLBACK_SAMPLES ? FALLBACK_SAMPLES
                                                                        : job->beams;
-        const shoal_speech_options options = {.attention = job->attention,
+        const shoal_speech_options options = {.size = sizeof(shoal_speech_options),
+                                              .attention = job->attention,
                                               .beams = (int)beams,
                                               .force = job->force,
                                               .batch = (int)job->batch,
@@ -616,7 +618,7 @@ static int run(transcribe_job *job, int count, char **paths) {
     job->recordings = count;
     if (code == EXIT_OK)
         code = hear_all(job);
-    shoal_speech_close(job->speech);
+    shoal_speech_destroy(job->speech);
     shoal_context_destroy(job->context);
     return code;
 }

@@ -43,11 +43,11 @@ function(shoal_library name)
         target_link_options(${target} PRIVATE
             LINKER:--version-script=${CMAKE_CURRENT_BINARY_DIR}/symbols.map)
     endif()
-    # Until 1.0 a new minor version may change the interface.
+    # Minor versions add to the interface and change nothing (tests/tree/abi).
     set_target_properties(${target} PROPERTIES
         OUTPUT_NAME ${output}
         VERSION ${PROJECT_VERSION}
-        SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+        SOVERSION ${PROJECT_VERSION_MAJOR}
         INSTALL_RPATH "$ORIGIN"
         EXPORT_NAME ${name}
         LINKER_LANGUAGE C)

@@ -158,6 +158,7 @@ if(NOT SHOAL_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
     shoal_test(tree_words COMMAND bash ${tree}/words.sh ${CMAKE_CURRENT_SOURCE_DIR})
     shoal_test(tree_format COMMAND bash ${tree}/format.sh ${CMAKE_CURRENT_SOURCE_DIR})
     shoal_test(tree_headers COMMAND bash ${tree}/headers.sh ${places})
+    shoal_test(tree_abi COMMAND python3 ${tree}/abi/abi.py --check ${places})
     shoal_test(tree_sdist COMMAND bash ${tree}/sdist.sh ${CMAKE_COMMAND}
         ${CMAKE_CURRENT_SOURCE_DIR})
     if(TARGET shoal_program)

@@ -25,6 +25,7 @@
 
 #include "exact/exact.h"
 #include "exact/tilt.h"
+#include "shoal_inspect.h"
 
 enum { CHUNK = 32 }; /* positions in a chunk of lsh */
 
@@ -211,17 +212,17 @@ static void choose_strided(exact_head *head, int64_t i) {
 }
 
 static const formula formulas[] = {
-    [SHOAL_FULL] = {.choose = choose_all},
-    [SHOAL_SHARED_FULL] = {.choose = choose_all, .keys = QUERIES},
-    [SHOAL_CLUSTERED] = {.choose = choose_none, .grouped = true},
-    [SHOAL_I_CLUSTERED] = {.choose = choose_top_keys, .grouped = true},
-    [SHOAL_LSH] = {.choose = choose_chunks, .keys = UNIT_QUERIES},
-    [SHOAL_ORACLE_TOP] = {.choose = choose_best},
-    [SHOAL_SHOAL] = {.choose = choose_own_keys, .grouped = true},
-    [SHOAL_AUTO] = {0}, /* is another kind, as soon as it has picked */
-    [SHOAL_LOCAL] = {.choose = choose_near},
-    [SHOAL_STRIDED] = {.choose = choose_strided},
-    [SHOAL_Q_CLUSTERED] = {.choose = choose_top_keys, .grouped = true},
+    [SHOAL_KIND_FULL] = {.choose = choose_all},
+    [SHOAL_KIND_SHARED_FULL] = {.choose = choose_all, .keys = QUERIES},
+    [SHOAL_KIND_CLUSTERED] = {.choose = choose_none, .grouped = true},
+    [SHOAL_KIND_I_CLUSTERED] = {.choose = choose_top_keys, .grouped = true},
+    [SHOAL_KIND_LSH] = {.choose = choose_chunks, .keys = UNIT_QUERIES},
+    [SHOAL_KIND_ORACLE_TOP] = {.choose = choose_best},
+    [SHOAL_KIND_SHOAL] = {.choose = choose_own_keys, .grouped = true},
+    [SHOAL_KIND_AUTO] = {0}, /* is another kind, as soon as it has picked */
+    [SHOAL_KIND_LOCAL] = {.choose = choose_near},
+    [SHOAL_KIND_STRIDED] = {.choose = choose_strided},
+    [SHOAL_KIND_Q_CLUSTERED] = {.choose = choose_top_keys, .grouped = true},
 };
 
 static const formula *formula_of(const exact_head *head) {
@@ -275,7 +276,7 @@ int64_t exact_centroid(exact_head *head, int32_t group) {
 
 /* The paper's normaliser: the group's mass on the top keys is kept. */
 static bool keeps_mass(const exact_head *head) {
-    return head->attention.kind == SHOAL_I_CLUSTERED &&
+    return head->attention.kind == SHOAL_KIND_I_CLUSTERED &&
            head->attention.normaliser == SHOAL_NORMALISER_CLUSTER;
 }
 
@@ -485,7 +486,7 @@ void exact_destroy(exact_head *head) {
 typedef struct {
     const void *data;
     shoal_dtype dtype;
-    shoal_strides strides;
+    const shoal_strides *strides; /* NULL: contiguous */
     int64_t heads, positions, features;
     const int64_t *offsets, *lengths; /* either may be NULL */
     bool packed;
@@ -498,11 +499,11 @@ static int64_t live_positions(const array *a, int64_t b) {
 }
 
 static double element_of(const array *a, int64_t at) {
-    if (a->dtype == SHOAL_FLOAT32)
+    if (a->dtype == SHOAL_DTYPE_FLOAT32)
         return (double)((const float *)a->data)[at];
     /* A half by its definition: sign, exponent, and so many bits of fraction. */
     const uint16_t half = ((const uint16_t *)a->data)[at];
-    const int fraction_bits = a->dtype == SHOAL_FLOAT16 ? 10 : 7;
+    const int fraction_bits = a->dtype == SHOAL_DTYPE_FLOAT16 ? 10 : 7;
     const int most = (1 << (15 - fraction_bits)) - 1, bias = most / 2;
     const int exponent = half >> fraction_bits & most;
     const double fraction = ldexp(half & ((1 << fraction_bits) - 1), -fraction_bits);
@@ -515,12 +516,11 @@ static double element_of(const array *a, int64_t at) {
 
 /* to [live][features] = the live positions of one head, in double. */
 static void copy_head(const array *a, int64_t b, int64_t h, double *to) {
-    shoal_strides s = a->strides;
-    if (s.batch == 0 && s.head == 0 && s.position == 0) {
-        s.position = a->packed ? a->heads * a->features : a->features;
-        s.head = a->packed ? a->features : a->positions * a->features;
-        s.batch = a->heads * a->positions * a->features;
-    }
+    shoal_strides s = {.position = a->packed ? a->heads * a->features : a->features,
+                       .head = a->packed ? a->features : a->positions * a->features,
+                       .batch = a->heads * a->positions * a->features};
+    if (a->strides)
+        s = *a->strides;
     const int64_t from = h * s.head +
                          (a->packed ? a->offsets[b] * s.position : b * s.batch);
     for (int64_t i = 0; i < live_positions(a, b); i++)
@@ -528,22 +528,18 @@ static void copy_head(const array *a, int64_t b, int64_t h, double *to) {
             *to++ = element_of(a, from + i * s.position + f);
 }
 
-static int64_t pair_at(const shoal_problem *problem, shoal_pair_strides s, int64_t b,
-                       int64_t h, int64_t i, int64_t l) {
-    if (s.batch == 0 && s.head == 0 && s.query == 0 && s.key == 0) {
-        s.key = 1;
-        s.query = problem->keys;
-        s.head = problem->queries * s.query;
-        s.batch = problem->heads * s.head;
-    }
-    return b * s.batch + h * s.head + i * s.query + l * s.key;
+static int64_t pair_at(const shoal_problem *problem, const shoal_pair_strides *s,
+                       int64_t b, int64_t h, int64_t i, int64_t l) {
+    if (!s)
+        return ((b * problem->heads + h) * problem->queries + i) * problem->keys + l;
+    return b * s->batch + h * s->head + i * s->query + l * s->key;
 }
 
-static int64_t key_at(const shoal_problem *problem, shoal_strides s, int64_t b, int64_t h,
-                      int64_t l) {
-    if (s.batch == 0 && s.head == 0 && s.position == 0)
+static int64_t key_at(const shoal_problem *problem, const shoal_strides *s, int64_t b,
+                      int64_t h, int64_t l) {
+    if (!s)
         return (b * problem->heads + h) * problem->keys + l;
-    return b * s.batch + h * s.head + l * s.position;
+    return b * s->batch + h * s->head + l * s->position;
 }
 
 /* The biases, the mask and causal order are one bias. */
@@ -590,7 +586,7 @@ static bool load_masks(exact_head *head, const shoal_problem *problem,
 
 void exact_choose(exact_head *head, const shoal_plan *plan, const void *state, int64_t at,
                   int64_t longest) {
-    const int32_t *groups = shoal_plan_groups(plan, state);
+    const int32_t *groups = shoal_plan_clusters(plan, state);
     const int32_t *top_keys = shoal_plan_top_keys(plan, state);
     shoal_attention used = head->attention;
     shoal_tilt tilt;
@@ -615,13 +611,13 @@ exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
                        int64_t b, int64_t h) {
     shoal_attention used = *attention;
     array q, k, v;
-    if (plan && (used.kind == SHOAL_AUTO || used.kind == SHOAL_SHOAL))
+    if (plan && (used.kind == SHOAL_KIND_AUTO || used.kind == SHOAL_KIND_SHOAL))
         shoal_plan_picked(plan, NULL, &used);
     const bool own_keys = formula_of(&(exact_head){.attention = used})->keys == KEYS;
     /* The head's q, k and v; `own_keys`: the keys are not the queries. */
     q = (array){.data = inputs->q,
                 .dtype = problem->dtype,
-                .strides = problem->q,
+                .strides = problem->q_strides,
                 .heads = problem->heads,
                 .positions = problem->queries,
                 .features = problem->dim,
@@ -630,7 +626,7 @@ exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
                 .packed = problem->packed != 0};
     k = q;
     k.data = inputs->k;
-    k.strides = problem->k;
+    k.strides = problem->k_strides;
     k.heads = problem->kv_heads ? problem->kv_heads : problem->heads;
     k.positions = problem->keys;
     if (own_keys) {
@@ -639,7 +635,7 @@ exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
     }
     v = k;
     v.data = inputs->v;
-    v.strides = problem->v;
+    v.strides = problem->v_strides;
     v.features = problem->value_dim;
     exact_head *head = exact_create(&used, live_positions(&q, b), live_positions(&v, b),
                                     q.features, v.features);

@@ -86,11 +86,11 @@ static double normal_share(double x) {
 }
 
 double exact_activation(shoal_activation kind, double x) {
-    return kind == SHOAL_RELU ? fmax(x, 0) : x * normal_share(x);
+    return kind == SHOAL_ACTIVATION_RELU ? fmax(x, 0) : x * normal_share(x);
 }
 
 double exact_activation_slope(shoal_activation kind, double x) {
-    if (kind == SHOAL_RELU)
+    if (kind == SHOAL_ACTIVATION_RELU)
         return x > 0;
     return normal_share(x) + x * exp(-x * x / 2) / sqrt(2 * acos(-1.0));
 }

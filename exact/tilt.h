@@ -5,7 +5,7 @@
 #include "exact/exact.h"
 
 static inline bool exact_is_tilted(const exact_head *head) {
-    return head->attention.kind == SHOAL_SHOAL;
+    return head->attention.kind == SHOAL_KIND_SHOAL;
 }
 
 /* What is added to the score of query i and key l. */

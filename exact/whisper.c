@@ -77,7 +77,7 @@ static void norm(pass *p, const char *prefix, const char *name, int64_t rows,
    r + 1. */
 static void attend(pass *p, int64_t rows, int64_t keys, int64_t at, int64_t dim,
                    bool causal) {
-    const shoal_attention full = {.kind = SHOAL_FULL};
+    const shoal_attention full = {.kind = SHOAL_KIND_FULL};
     exact_head *head = p->failed ? NULL : exact_create(&full, rows, keys, dim, dim);
     p->failed |= !head;
     for (int64_t d = 0; d < dim && head; d++) {
@@ -127,7 +127,7 @@ static void add_forward(pass *p, const char *prefix, double *x, int64_t rows) {
     norm(p, prefix, "mlp_ln", rows, x, p->normed);
     linear(p, prefix, "mlp.0", rows, width, 4 * width, p->normed, p->wide);
     for (int64_t i = 0; i < rows * 4 * width; i++)
-        p->wide[i] = exact_activation(SHOAL_GELU, p->wide[i]);
+        p->wide[i] = exact_activation(SHOAL_ACTIVATION_GELU, p->wide[i]);
     linear(p, prefix, "mlp.2", rows, 4 * width, width, p->wide, p->out);
     for (int64_t i = 0; i < rows * width; i++)
         x[i] += p->out[i];
@@ -148,7 +148,7 @@ static void convolve(pass *p, const char *name, const double *x, int64_t inputs,
                         sum += part.weight[(o * inputs + i) * TAPS + j] *
                                x[i * length + at];
                 }
-            y[o * made + t] = exact_activation(SHOAL_GELU, sum);
+            y[o * made + t] = exact_activation(SHOAL_ACTIVATION_GELU, sum);
         }
 }
 

@@ -14,7 +14,7 @@ int main(void) {
     shoal_context *context;
     const shoal_problem problem =
         {.batch = 1, .heads = 1, .queries = N, .keys = N, .dim = D, .value_dim = D};
-    const shoal_inputs inputs = {.q = q, .k = k, .v = v};
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs), .q = q, .k = k, .v = v};
     shoal_status status = shoal_context_create(NULL, &context);
     if (status == SHOAL_OK)
         status = shoal_attend(context, "auto:tolerance=0.1", &problem, &inputs, out);

@@ -9,7 +9,9 @@
 #include <stdlib.h>
 
 int main(int count, char **arguments) {
-    const shoal_text_options options = {.normalize = 1}; /* attention: full */
+    const shoal_text_encoder_options options = {.size =
+                                                    sizeof(shoal_text_encoder_options),
+                                                .normalize = 1}; /* attention: full */
     const int64_t texts = count - 2;
     shoal_context *context;
     shoal_text_encoder *encoder = NULL;
@@ -21,7 +23,7 @@ int main(int count, char **arguments) {
     shoal_status status = shoal_context_create(NULL, &context);
     if (status == SHOAL_OK)
         status = shoal_text_encoder_open(context, arguments[1], &options, &encoder);
-    const int64_t size = encoder ? shoal_text_encoder_info(encoder)->size : 0;
+    const int64_t size = encoder ? shoal_text_encoder_describe(encoder)->width : 0;
     if (status == SHOAL_OK) {
         vectors = malloc((size_t)(texts * size) * sizeof *vectors);
         status = vectors ? shoal_text_encoder_embed(encoder, texts,
@@ -38,7 +40,7 @@ int main(int count, char **arguments) {
     if (status != SHOAL_OK)
         fprintf(stderr, "embed: %s\n", shoal_context_message(context));
     free(vectors);
-    shoal_text_encoder_close(encoder);
+    shoal_text_encoder_destroy(encoder);
     shoal_context_destroy(context);
     return status != SHOAL_OK;
 }

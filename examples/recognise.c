@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 int main(int count, char **arguments) {
-    shoal_recogniser_options options = shoal_recogniser_defaults();
+    shoal_recogniser_options options = shoal_recogniser_options_defaults();
     shoal_recogniser *recogniser = NULL;
     shoal_recognition found;
     shoal_context *context;
@@ -23,7 +23,7 @@ int main(int count, char **arguments) {
         status = shoal_recogniser_open(context, arguments[1], &options, &recogniser);
     for (int i = 2; i < count && status == SHOAL_OK; i++) {
         status = shoal_recogniser_recognise_file(recogniser, arguments[i], &found);
-        const double step = shoal_recogniser_describe(recogniser).step_seconds;
+        const double step = shoal_recogniser_describe(recogniser)->step_seconds;
         for (int64_t u = 0; status == SHOAL_OK && u < found.count; u++)
             printf("%7.2f %s\n", (double)found.units[u].begin * step,
                    found.units[u].text);

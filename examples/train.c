@@ -36,7 +36,8 @@ static void make_batch(int64_t number, batch *data) {
 /* Forward and loss; with an optimizer also backward and its step. */
 static shoal_status run(shoal_context *context, shoal_model *model, const batch *data,
                         shoal_optimizer *optimizer, double rate, shoal_loss *loss) {
-    const shoal_model_inputs inputs = {.batch = BATCH,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = BATCH,
                                        .offsets = data->offsets,
                                        .tokens = data->tokens};
     float *out; /* [ROWS][SYMBOLS]: logits, and in their place the loss's gradient */
@@ -76,7 +77,7 @@ static shoal_status test(shoal_context *context, const char *path) {
     static batch data;
     shoal_model *model;
     shoal_loss loss;
-    shoal_status status = shoal_model_load(context, path, BATCH, ROWS, 0, &model);
+    shoal_status status = shoal_model_open(context, path, BATCH, ROWS, 0, &model);
     make_batch(STEPS + 1, &data);
     if (status == SHOAL_OK)
         status = run(context, model, &data, NULL, 0, &loss);
@@ -91,7 +92,8 @@ int main(int count, char **arguments) {
     const char *path = count > 1 ? arguments[1] : "previous.safetensors";
     shoal_context *context;
     shoal_model *model = NULL;
-    shoal_model_config config = {.vocabulary = SYMBOLS,
+    shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                 .vocabulary = SYMBOLS,
                                  .outputs = SYMBOLS,
                                  .max_length = LENGTH,
                                  .layers = 2,

@@ -25,7 +25,7 @@ static int is_cancelled(void *user) {
 
 static void show(void *user, const shoal_train_progress *at) {
     (void)user;
-    if (at->event == SHOAL_AT_VALIDATION)
+    if (at->event == SHOAL_TRAIN_EVENT_VALIDATION)
         printf("step %5d  loss %.4f  error rate %5.1f %%\n", (int)at->done,
                at->validation->loss, 100 - 100 * at->validation->accuracy);
 }
@@ -48,7 +48,7 @@ static int split(char *text, shoal_setting *setting) {
 /* The best model with the kind that it has learnt with, and with one in linear time. */
 static shoal_status evaluate(shoal_context *context, const char *run, const char *test,
                              const shoal_speech_train_config *config) {
-    shoal_evaluation_options options = shoal_evaluation_defaults();
+    shoal_evaluation_options options = shoal_evaluation_options_defaults();
     shoal_evaluation *evaluation = NULL;
     shoal_evaluation_row row;
     shoal_evaluation_score score;
@@ -59,7 +59,7 @@ static shoal_status evaluate(shoal_context *context, const char *run, const char
     options.data = test;
     options.cache = config->cache;
     if (status == SHOAL_OK)
-        status = shoal_evaluate(context, run, &options, &evaluation);
+        status = shoal_evaluation_create(context, run, &options, &evaluation);
     for (int i = 0; status == SHOAL_OK &&
                     shoal_evaluation_row_get(evaluation, i, &row) == SHOAL_OK &&
                     shoal_evaluation_score_get(evaluation, i, 0, &score) == SHOAL_OK;
@@ -72,8 +72,8 @@ static shoal_status evaluate(shoal_context *context, const char *run, const char
 int main(int count, char **arguments) {
     enum { MOST = 64 };
     const shoal_train_task *task = shoal_task_find("speech");
-    shoal_speech_train_config config = shoal_speech_defaults(NULL);
-    shoal_run_options options = shoal_run_defaults();
+    shoal_speech_train_config config = shoal_speech_train_config_defaults(NULL);
+    shoal_run_options options = shoal_run_options_defaults();
     shoal_run_result result;
     shoal_context *context;
     shoal_setting settings[MOST];

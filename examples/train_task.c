@@ -17,7 +17,7 @@ typedef struct {
     int64_t length; /* of a sequence */
 } signs_config;
 
-static const shoal_field fields[] = {{"length", SHOAL_FIELD_INTEGER,
+static const shoal_field fields[] = {{"length", SHOAL_FIELD_TYPE_INTEGER,
                                       offsetof(signs_config, length), 2, MOST_ROWS, NULL,
                                       "tokens of a sequence", NULL, NULL},
                                      {0}};
@@ -30,7 +30,7 @@ static int defaults(void *user, const char *preset, void *whole) {
     model->layers = 1;
     model->heads = 2;
     model->feed_forward = 64;
-    model->pooling = SHOAL_MEAN_ROW; /* one row of logits per sequence */
+    model->pooling = SHOAL_POOLING_MEAN; /* one row of logits per sequence */
     config->train.learning_rate = 3e-3f;
     config->train.batch = 16;
     config->train.steps = 300;
@@ -87,7 +87,8 @@ static shoal_status make_batch(void *place, shoal_part part, int64_t number,
                                          config->length,
                                          data->tokens + b * config->length);
     }
-    *inputs = (shoal_model_inputs){.batch = data->count,
+    *inputs = (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                   .batch = data->count,
                                    .offsets = data->offsets,
                                    .tokens = data->tokens,
                                    .first_row = first * config->length,
@@ -123,7 +124,7 @@ static const shoal_train_task signs = {.name = "signs",
 
 static void show(void *user, const shoal_train_progress *at) {
     (void)user;
-    if (at->event == SHOAL_AT_VALIDATION)
+    if (at->event == SHOAL_TRAIN_EVENT_VALIDATION)
         printf("step %4d  loss %.4f  right %3.0f %%\n", (int)at->done,
                at->validation->loss, 100 * at->validation->accuracy);
 }
@@ -131,14 +132,14 @@ static void show(void *user, const shoal_train_progress *at) {
 int main(int count, char **arguments) {
     shoal_context *context;
     signs_config config;
-    shoal_run_options options = shoal_run_defaults();
+    shoal_run_options options = shoal_run_options_defaults();
     shoal_run_result result;
     if (count < 2 || shoal_context_create(NULL, &context) != SHOAL_OK)
         return 2;
     options.folder = arguments[1];
     options.resume = 1;
     options.callbacks.progress = show;
-    if (shoal_config_defaults(context, &signs, NULL, &config, sizeof config) ||
+    if (shoal_config_init(context, &signs, NULL, &config, sizeof config) ||
         shoal_config_set(context, &signs, &config, "attention", "shoal") ||
         shoal_train_run(context, &signs, &config, &options, &result)) {
         fprintf(stderr, "%s\n", shoal_context_message(context));

@@ -21,7 +21,7 @@ static bool find_parameter(shoal_model *model, const char *name, shoal_parameter
 
 static int64_t elements_of(const shoal_parameter *parameter) {
     int64_t count = 1;
-    for (int i = 0; i < parameter->rank; i++)
+    for (int i = 0; i < parameter->dimensions; i++)
         count *= parameter->shape[i];
     return count;
 }
@@ -69,7 +69,8 @@ static void project_by_layers(shoal_context *context, shoal_model *model,
     shoal_model_config config = *shoal_model_settings(model);
     const int64_t width = config.heads * config.head_dim;
     const int64_t offsets[2] = {0, tokens->count};
-    const shoal_model_inputs inputs = {.batch = 1,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = 1,
                                        .offsets = offsets,
                                        .tokens = tokens->ids,
                                        .types = tokens->types};
@@ -78,7 +79,7 @@ static void project_by_layers(shoal_context *context, shoal_model *model,
     config.layers = layer;
     config.attention = *kind;
     config.outputs = 3 * width;
-    config.pooling = SHOAL_EVERY_ROW;
+    config.pooling = SHOAL_POOLING_NONE;
     demand(shoal_model_create(context, &config, 1, 1, tokens->count, 0, &cut),
            EXIT_BAD_INPUT);
     if (!copy_weights(model, layer, width, cut))
@@ -156,7 +157,8 @@ typedef struct {
 
 static void run_plan(weighing *w) {
     const int64_t offsets[2] = {0, w->shape->count};
-    const shoal_inputs inputs = {.q = w->projected,
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                 .q = w->projected,
                                  .k = w->projected + w->width,
                                  .v = w->projected + 2 * w->width,
                                  .query_offsets = offsets,
@@ -220,16 +222,17 @@ double map_weigh(shoal_context *context, const shoal_attention *kind,
                   .projected = projected};
     const size_t bytes = (size_t)(shape->count * w.width) * sizeof(float);
     const shoal_strides strides = {.head = shape->head_dim, .position = 3 * w.width};
-    const shoal_problem problem = {.batch = 1, /* as the encoder of a model has it */
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = 1, /* as the encoder of a model has it */
                                    .heads = shape->heads,
                                    .queries = shape->count,
                                    .keys = shape->count,
                                    .dim = shape->head_dim,
                                    .value_dim = shape->head_dim,
                                    .packed = 1,
-                                   .q = strides,
-                                   .k = strides,
-                                   .v = strides};
+                                   .q_strides = &strides,
+                                   .k_strides = &strides,
+                                   .v_strides = &strides};
     demand(shoal_plan_create(context, &problem, kind, 0, &w.plan), EXIT_BAD_INPUT);
     w.values = reserve(bytes, 1);
     w.out = reserve(bytes, 1);

@@ -85,7 +85,7 @@ static void compare_queries(const shoal_plan *plan, const bench_data *data,
 static void check_samples(const shoal_plan *plan, const bench_data *data,
                           const shoal_attention *attention, uint64_t seed,
                           bench_row *row) {
-    const bool groups = shoal_plan_groups(plan, NULL) != NULL;
+    const bool groups = shoal_plan_clusters(plan, NULL) != NULL;
     const bool all_keys = kind_facts(attention)->exact;
     int64_t queries[EXACT_SAMPLES];
     squares sums = {0};

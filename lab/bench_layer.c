@@ -41,7 +41,7 @@ static const double step_share = 1e-3;
 static void set_weights(const bench_layer *layer, const bench_data *data, uint64_t seed) {
     const int64_t model = data->heads * data->dim;
     for (int p = BEHIND; p < PARTS; p++)
-        for (int64_t i = 0; layer->parts[p].rank == 1 && i < layer->counts[p]; i++)
+        for (int64_t i = 0; layer->parts[p].dimensions == 1 && i < layer->counts[p]; i++)
             layer->parts[p].values[i] +=
                 0.1f * bench_noise(seed, (uint64_t)(32 + p - BEHIND), i);
     for (int p = 0; p < BENCH_PROJECTIONS; p++) {
@@ -58,15 +58,16 @@ static void set_weights(const bench_layer *layer, const bench_data *data, uint64
 
 void bench_layer_create(const bench_job *job, const bench_data *data, int kind,
                         shoal_transport *over, bench_layer *layer) {
-    const shoal_model_config config = {.max_length = data->length,
+    const shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                       .max_length = data->length,
                                        .layers = 1,
                                        .heads = data->heads,
                                        .head_dim = data->dim,
                                        .feed_forward = job->feed_forward,
                                        .attention = job->kinds.attention[kind],
                                        .norm = SHOAL_NORM_POST,
-                                       .activation = SHOAL_GELU,
-                                       .positions = SHOAL_NO_POSITIONS};
+                                       .activation = SHOAL_ACTIVATION_GELU,
+                                       .positions = SHOAL_POSITIONS_NONE};
     const unsigned flags = job->train ? SHOAL_WITH_BACKWARD : 0;
     const int64_t rows = data->batch * data->length;
     shoal_parameter found;
@@ -80,7 +81,8 @@ void bench_layer_create(const bench_job *job, const bench_data *data, int kind,
         for (int p = 0; p < PARTS; p++)
             if (strstr(found.name, exact_part_names[p / 2][p % 2])) {
                 layer->parts[p] = found;
-                layer->counts[p] = found.shape[0] * (found.rank > 1 ? found.shape[1] : 1);
+                layer->counts[p] = found.shape[0] *
+                                   (found.dimensions > 1 ? found.shape[1] : 1);
             }
     set_weights(layer, data, job->seed);
 }
@@ -88,7 +90,8 @@ void bench_layer_create(const bench_job *job, const bench_data *data, int kind,
 /* ---- Running it -------------------------------------------------------------------- */
 
 static void forward(bench_layer *layer, const bench_data *data, bool backward) {
-    const shoal_model_inputs inputs = {.batch = data->batch,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = data->batch,
                                        .offsets = data->offsets,
                                        .features = data->features};
     demand(shoal_model_forward(layer->model, &inputs, &layer->out), EXIT_USAGE);

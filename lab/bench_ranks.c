@@ -119,8 +119,8 @@ static void compare_rows(const ranks_run *run, const comparison *c) {
 static void compare_attention(ranks_run *run, ranks_row *row) {
     const bench_data *part = &run->part.data, *whole = &run->whole.data;
     const int64_t units = part->batch * part->heads;
-    const int32_t *groups = shoal_plan_groups(run->part.called.plan, NULL);
-    const int32_t *all = is_first(run) ? shoal_plan_groups(run->whole.called.plan, NULL)
+    const int32_t *groups = shoal_plan_clusters(run->part.called.plan, NULL);
+    const int32_t *all = is_first(run) ? shoal_plan_clusters(run->whole.called.plan, NULL)
                                        : NULL;
     const int64_t D = part->dim, Dv = part->value_dim;
     const comparison rows[] = {{part->out, whole->out, units, Dv, false, &row->out},
@@ -149,7 +149,7 @@ static void compare_layer(ranks_run *run, ranks_row *row) {
     const int64_t count = shoal_model_vectors(layer->model, NULL, &mine);
     float *sum = reserve((size_t)count, sizeof *sum);
     memcpy(sum, mine, sizeof *sum * (size_t)count);
-    if (run->over->sum(run->over, SHOAL_SUM_FLOAT, count, sum) != SHOAL_OK)
+    if (run->over->sum(run->over, SHOAL_SUM_TYPE_FLOAT, count, sum) != SHOAL_OK)
         cannot_compare(run);
     if (is_first(run)) {
         shoal_model_vectors(run->whole.called.layer.model, NULL, &expected);

@@ -23,7 +23,7 @@ static bool is_measured(const bench_row *row) {
 
 static const bench_row *full_row(const bench_job *job, int at) {
     for (int kind = 0; kind < job->kinds.count; kind++)
-        if (job->kinds.attention[kind].kind == SHOAL_FULL)
+        if (job->kinds.attention[kind].kind == SHOAL_KIND_FULL)
             return &job->rows[at][kind];
     return NULL;
 }
@@ -233,7 +233,7 @@ static json_t *whole_object(const bench_job *job) {
             json_array_append_new(rows, row_object(job, at, kind));
     for (int kind = 0; kind < job->kinds.count; kind++) {
         double length, seconds;
-        if (job->kinds.attention[kind].kind == SHOAL_FULL)
+        if (job->kinds.attention[kind].kind == SHOAL_KIND_FULL)
             continue;
         const crossing_case found = find_crossing(job, kind, &length, &seconds);
         json_object_set_new(crossings, job->kinds.names[kind],
@@ -316,7 +316,7 @@ static void write_plot(const bench_job *job) {
     /* What full would cost if all of its products ran as fast as sgemm. */
     const double rate = job->machine.before.sgemm;
     int full = 0;
-    while (full < job->kinds.count && job->kinds.attention[full].kind != SHOAL_FULL)
+    while (full < job->kinds.count && job->kinds.attention[full].kind != SHOAL_KIND_FULL)
         full++;
     const bool reference = full < job->kinds.count && rate > 0;
     for (int at = 0; at < job->lengths && reference; at++)
@@ -378,7 +378,7 @@ static void print_result(void *shared) {
         else if (found == CROSSING_BEFORE)
             printf("%s is faster than full from N = %.0f, the shortest measured\n",
                    job->kinds.names[kind], length);
-        else if (job->kinds.attention[kind].kind != SHOAL_FULL && full_row(job, 0))
+        else if (job->kinds.attention[kind].kind != SHOAL_KIND_FULL && full_row(job, 0))
             printf("%s is not faster than full at the lengths measured\n",
                    job->kinds.names[kind]);
     }

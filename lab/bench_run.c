@@ -177,13 +177,15 @@ shoal_problem bench_problem(const bench_data *data) {
 }
 
 shoal_inputs bench_inputs(const bench_data *data, const shoal_attention *attention) {
-    return (shoal_inputs){.q = data->q,
+    return (shoal_inputs){.size = sizeof(shoal_inputs),
+                          .q = data->q,
                           .k = kind_facts(attention)->keys_are_queries ? NULL : data->k,
                           .v = data->v};
 }
 
 shoal_gradients bench_gradients(const bench_data *data) {
-    return (shoal_gradients){.out = data->out,
+    return (shoal_gradients){.size = sizeof(shoal_gradients),
+                             .out = data->out,
                              .dout = data->dout,
                              .dq = data->dq,
                              .dk = data->dk,

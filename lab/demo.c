@@ -125,12 +125,16 @@ static void measure(const demonstration *demo, const char *kind, int64_t length,
                     measurement *result) {
     const double enough = 0.5;
     const shoal_strides strides = {HEADS * demo->longest * DIM, demo->longest * DIM, DIM};
-    const shoal_inputs inputs = {.q = demo->q, .k = demo->k, .v = demo->v};
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                 .q = demo->q,
+                                 .k = demo->k,
+                                 .v = demo->v};
     shoal_problem problem = square_problem(1, HEADS, length, DIM, DIM);
     shoal_attention attention;
     shoal_error error = {0};
     shoal_plan *plan = NULL;
-    problem.q = problem.k = problem.v = problem.out = strides;
+    problem.q_strides = problem.k_strides = problem.v_strides = problem.out_strides =
+        &strides;
     demand(shoal_attention_parse(demo->context, kind, &attention), EXIT_BAD_INPUT);
     demand(shoal_plan_create(demo->context, &problem, &attention, 0, &plan),
            EXIT_BAD_INPUT);

@@ -12,7 +12,8 @@
 /* As many queries as keys, arrays [batch][heads][length][dim]. */
 static inline shoal_problem square_problem(int64_t batch, int64_t heads, int64_t length,
                                            int64_t dim, int64_t value_dim) {
-    return (shoal_problem){.batch = batch,
+    return (shoal_problem){.size = sizeof(shoal_problem),
+                           .batch = batch,
                            .heads = heads,
                            .queries = length,
                            .keys = length,

@@ -92,10 +92,11 @@ static void write_word(const char *text, int64_t begin, int64_t end,
 static void take_tokens(maps_job *job, const char *context) {
     const int64_t positions = shoal_model_settings(job->model)->max_length;
     const int64_t window = job->window ? job->window : USUAL_WINDOW;
-    const shoal_text text = {.text = job->question,
-                             .size = -1,
+    const shoal_text text = {.size = sizeof(shoal_text),
+                             .text = job->question,
+                             .bytes = SHOAL_TERMINATED,
                              .pair = context,
-                             .pair_size = -1,
+                             .pair_bytes = SHOAL_TERMINATED,
                              .most = window < positions ? window : positions,
                              .cut = SHOAL_CUT_SECOND};
     shoal_tokens tokens;
@@ -288,7 +289,9 @@ int maps_command(int count, char **arguments) {
                 kinds->names[i]);
     }
     texts_next(&source);
-    shoal_model_config config = {.outputs = 1, .pooling = SHOAL_EVERY_ROW};
+    shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                 .outputs = 1,
+                                 .pooling = SHOAL_POOLING_NONE};
     demand(shoal_text_model_config(job.context, arguments[optind], &config),
            EXIT_BAD_INPUT);
     demand(shoal_model_create(job.context, &config, 1, 0, 0, 0, &job.model),

@@ -196,7 +196,8 @@ static const char *describe(const quality_layer *layer, shoal_problem *problem) 
         return "k and v must have one length";
     if (q[3] != k[3])
         return "q and k must have one dim";
-    *problem = (shoal_problem){.batch = q[0],
+    *problem = (shoal_problem){.size = sizeof(shoal_problem),
+                               .batch = q[0],
                                .heads = q[1],
                                .kv_heads = k[1],
                                .queries = q[2],
@@ -216,7 +217,7 @@ static bool same_shapes(const shoal_problem *a, const shoal_problem *b) {
    layer is refused whose shapes are not the folder's. */
 static void map_layer(quality_job *job, quality_folder *folder, int at,
                       const char *differ, quality_layer *layer) {
-    shoal_problem problem = {0};
+    shoal_problem problem = {.size = sizeof(shoal_problem)};
     for (int i = 0; i < ARRAYS; i++) {
         char path[PATH_MAX];
         const int length = snprintf(path, sizeof path, "%s/layer%d_%c.npy", folder->path,
@@ -227,15 +228,16 @@ static void map_layer(quality_job *job, quality_folder *folder, int at,
             die(EXIT_BAD_INPUT, "%s is missing: a layer needs its q, k and v", path);
         plan_input(path);
         demand(shoal_array_read(job->context, path, &layer->arrays[i]), EXIT_BAD_INPUT);
-        if (layer->arrays[i].dtype != SHOAL_FLOAT32 || layer->arrays[i].rank != 4)
+        if (layer->arrays[i].dtype != SHOAL_DTYPE_FLOAT32 ||
+            layer->arrays[i].dimensions != 4)
             die(EXIT_BAD_INPUT,
                 "%s must be float32 [batch, heads, length, dim]; it is %s with %d "
                 "dimension%s",
                 path,
-                layer->arrays[i].dtype == SHOAL_FLOAT32   ? "float32"
-                : layer->arrays[i].dtype == SHOAL_FLOAT16 ? "float16"
-                                                          : "int32",
-                layer->arrays[i].rank, plural(layer->arrays[i].rank));
+                layer->arrays[i].dtype == SHOAL_DTYPE_FLOAT32   ? "float32"
+                : layer->arrays[i].dtype == SHOAL_DTYPE_FLOAT16 ? "float16"
+                                                                : "int32",
+                layer->arrays[i].dimensions, plural(layer->arrays[i].dimensions));
     }
     const char *why = describe(layer, &problem);
     if (!why && folder->problem.batch == 0)
@@ -321,7 +323,8 @@ static quality_cell *cell_of(const folder_run *run, int kind) {
 }
 
 static shoal_inputs inputs_of(const folder_run *run) {
-    return (shoal_inputs){.q = run->layer.arrays[ARRAY_Q].data,
+    return (shoal_inputs){.size = sizeof(shoal_inputs),
+                          .q = run->layer.arrays[ARRAY_Q].data,
                           .k = run->layer.arrays[ARRAY_K].data,
                           .v = run->layer.arrays[ARRAY_V].data};
 }
@@ -395,7 +398,7 @@ static void add_row(exact_head *head, int64_t i, row_work *work, const float *ou
     double *const metrics = cell->value;
     /* full's weights for query i of the same head. */
     const shoal_attention kept = head->attention;
-    head->attention.kind = SHOAL_FULL;
+    head->attention.kind = SHOAL_KIND_FULL;
     memcpy(work->full, exact_row(head, i), (size_t)head->keys * sizeof *work->full);
     head->attention = kept;
     work->score = 0;
@@ -504,7 +507,7 @@ static void measure_layer(folder_run *run) {
         /* With a NaN or an infinity in the arrays nothing could be compared. */
         const float *numbers = run->layer.arrays[i].data;
         int64_t count = 1;
-        for (int k = 0; k < run->layer.arrays[i].rank; k++)
+        for (int k = 0; k < run->layer.arrays[i].dimensions; k++)
             count *= run->layer.arrays[i].shape[k];
         for (int64_t k = 0; k < count; k++)
             if (!isfinite(numbers[k]))
@@ -540,7 +543,8 @@ static void measure_folder(quality_job *job, quality_folder *folder) {
     for (int kind = 0; kind < job->kinds.count; kind++) {
         /* shoal-C tells what it chose only where backward will ask for it. */
         const shoal_attention *attention = &folder->kinds.attention[kind];
-        const unsigned flags = attention->kind == SHOAL_SHOAL ? SHOAL_WITH_BACKWARD : 0;
+        const unsigned flags = attention->kind == SHOAL_KIND_SHOAL ? SHOAL_WITH_BACKWARD
+                                                                   : 0;
         demand_call(&run,
                     shoal_plan_create(job->context, problem, attention, flags,
                                       &run.plans[kind]),

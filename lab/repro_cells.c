@@ -122,7 +122,7 @@ static json_t *entries_of(const repro_job *job, const json_t *axis) {
     const char *field = repro_text(axis, "field"), *option = "kinds", *asked = NULL;
     const shoal_train_task *task = shoal_task_find(repro_text(job->table, "task"));
     const shoal_field *known = shoal_task_field_find(task, field);
-    const bool whole = known && known->type == SHOAL_FIELD_INTEGER;
+    const bool whole = known && known->type == SHOAL_FIELD_TYPE_INTEGER;
     if (strcmp(field, "attention") == 0)
         asked = job->kinds;
     else if (strcmp(field, "dataset") == 0)
@@ -304,7 +304,7 @@ static void go_on(const repro_job *job, repro_cell *cell) {
         const double factor = json_number_value(value);
         const shoal_field *field = shoal_task_field_find(cell->task, name);
         shoal_config_get(cell->task, &cell->config, name, text, sizeof text);
-        if (field && field->type == SHOAL_FIELD_INTEGER)
+        if (field && field->type == SHOAL_FIELD_TYPE_INTEGER)
             snprintf(text, sizeof text, "%.0f",
                      fmax(1, floor(strtod(text, NULL) * factor + 1e-9)));
         else
@@ -326,8 +326,8 @@ static void configure(const repro_job *job, repro_cell *cell) {
     cell->task = shoal_task_find(*task ? task : repro_text(job->table, "task"));
     if (!cell->task)
         die(EXIT_BAD_INPUT, "%s: there is no task \"%s\"", cell->name, task);
-    demand(shoal_config_defaults(job->context, cell->task, *preset ? preset : NULL,
-                                 &cell->config, sizeof cell->config),
+    demand(shoal_config_init(job->context, cell->task, *preset ? preset : NULL,
+                             &cell->config, sizeof cell->config),
            EXIT_BAD_INPUT);
     cell->given = json_object();
     give(cell, json_object_get(job->table, "settings"));

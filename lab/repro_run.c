@@ -341,7 +341,7 @@ static bool train(repro_job *job, repro_cell *cell, bool endless, bool minutes,
     const bool given = strcmp(repro_text(job->table, "compare"), "given") == 0;
     char label[REPRO_NAME + 32], from[REPRO_PATH], texts[128][SHOAL_VALUE_SIZE];
     shoal_setting settings[128];
-    shoal_run_options options = shoal_run_defaults();
+    shoal_run_options options = shoal_run_options_defaults();
     const shoal_field *field;
     snprintf(label, sizeof label, "%d/%d %.40s  ", (int)(cell - job->cells) + 1,
              job->count, cell->name);
@@ -364,7 +364,10 @@ static bool train(repro_job *job, repro_cell *cell, bool endless, bool minutes,
     options.stop_seconds = minutes && !run->limit ? 60 * job->minutes : 0;
     options.resume = 1;
     options.from = before ? repro_path(from, before->folder, AFTER_EPOCHS) : NULL;
-    options.callbacks = (shoal_train_callbacks){run, see_progress, pass_message, is_over};
+    options.callbacks = (shoal_train_callbacks){.user = run,
+                                                .progress = see_progress,
+                                                .message = pass_message,
+                                                .cancelled = is_over};
     const shoal_status status =
         shoal_train_run(job->context, cell->task, &run->config, &options, &run->result);
     progress_end();
@@ -375,8 +378,9 @@ static bool train(repro_job *job, repro_cell *cell, bool endless, bool minutes,
     complain(EXIT_USAGE, "repro", "%s", shoal_context_message(job->context));
     job->skipped += run->result.busy;
     job->failed += !run->result.busy; /* it diverged, or is damaged */
-    if (!run->result.busy && run->result.cause != SHOAL_CAUSE_INPUT)
-        leave(run->result.cause == SHOAL_CAUSE_SETTINGS ? EXIT_USAGE : EXIT_RESOURCES);
+    if (!run->result.busy && run->result.cause != SHOAL_RUN_CAUSE_INPUT)
+        leave(run->result.cause == SHOAL_RUN_CAUSE_SETTINGS ? EXIT_USAGE
+                                                            : EXIT_RESOURCES);
     return false;
 }
 
@@ -400,7 +404,7 @@ static json_t *evaluate(repro_job *job, const repro_cell *cell, bool others) {
     shoal_attention kinds[REPRO_VALUES + 1];
     shoal_recogniser_options recogniser;
     shoal_evaluation *evaluation = NULL;
-    shoal_evaluation_options options = shoal_evaluation_defaults();
+    shoal_evaluation_options options = shoal_evaluation_options_defaults();
     if (!words_take("repro", &job->words, &recogniser))
         leave(EXIT_USAGE);
     if (first)
@@ -423,7 +427,7 @@ static json_t *evaluate(repro_job *job, const repro_cell *cell, bool others) {
     if (*repro_text(how, "tune") && tunes)
         options.tune = repro_path(tune, job->data, repro_text(how, "tune"));
     const shoal_status status =
-        shoal_evaluate(job->context, cell->folder, &options, &evaluation);
+        shoal_evaluation_create(job->context, cell->folder, &options, &evaluation);
     progress_end();
     json_t *object = status == SHOAL_OK
                          ? json_loads(shoal_evaluation_json(evaluation), 0, NULL)

@@ -128,7 +128,7 @@ const command_help wer_help = {
 static void arrange(wer_job *job) {
     static const double gaps[] = {0, 0.25, 1, 2, 0.5};
     const double most = job->join > 0 ? 60 * job->join : WER_WINDOW_SECONDS;
-    const shoal_speech_info info = shoal_speech_describe(job->speech);
+    const shoal_speech_info info = *shoal_speech_describe(job->speech);
     const size_t utterances = (size_t)job->utterance_count,
                  arrangements = (size_t)job->arrangement_count;
     float *features = reserve((size_t)info.mels * (size_t)info.frames, sizeof *features);
@@ -140,7 +140,9 @@ static void arrange(wer_job *job) {
                                 sizeof *job->errors);
     for (int i = 0; i < job->utterance_count; i++) {
         const char *path = job->utterances[i].path;
-        const shoal_recording recording = {.paths = &path, .files = 1};
+        const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                           .paths = &path,
+                                           .files = 1};
         progress_say("reading %d of %d recordings", i + 1, job->utterance_count);
         demand(shoal_speech_features(job->speech, &recording, 0, features,
                                      &job->utterances[i].seconds),
@@ -235,7 +237,8 @@ static shoal_status hear(const wer_run *run, wer_kind *kind, const float *encode
     const bool window = kind->mode == WER_WINDOW;
     const bool longer = run->window->count == 1 &&
                         run->window->seconds >= WER_WINDOW_SECONDS;
-    const shoal_transcribe_options options = {.language = job->language,
+    const shoal_transcribe_options options = {.size = sizeof(shoal_transcribe_options),
+                                              .language = job->language,
                                               .beams = (int)job->beams,
                                               .no_timestamps = window && !longer &&
                                                                !job->timestamps,
@@ -298,7 +301,7 @@ static void try_kind(wer_run *run, int index) {
 }
 
 static void measure(wer_job *job) {
-    const shoal_speech_info info = shoal_speech_describe(job->speech);
+    const shoal_speech_info info = *shoal_speech_describe(job->speech);
     wer_run run = {.job = job, .size = (int64_t)info.positions * info.width};
     const double begun = seconds_now();
     run.features = reserve((size_t)info.mels * (size_t)info.frames, sizeof(float));
@@ -318,7 +321,8 @@ static void measure(wer_job *job) {
             references[i] = job->utterances[window->members[i]].text;
         }
         run.recording =
-            (shoal_recording){.paths = run.paths,
+            (shoal_recording){.size = sizeof(shoal_recording),
+                              .paths = run.paths,
                               .files = window->count,
                               .gap = job->arrangements[window->arrangement].gap};
         demand(shoal_speech_features(job->speech, &run.recording, 0, run.features, NULL),
@@ -406,7 +410,8 @@ int wer_command(int count, char **arguments) {
                  mode ? "@" : "", mode ? wer_modes[kind->mode] : "");
     }
     progress_begin(1);
-    const shoal_speech_options options = {.beams = (int)(job.beams < SAMPLES ? SAMPLES
+    const shoal_speech_options options = {.size = sizeof(shoal_speech_options),
+                                          .beams = (int)(job.beams < SAMPLES ? SAMPLES
                                                                              : job.beams),
                                           .force = job.force,
                                           .batch = (int)job.batch};

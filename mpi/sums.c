@@ -15,10 +15,10 @@ enum { MOST_BYTES = 1 << 28, FIRST_TAG = 16, TAGS = 8192 };
 
 size_t sh_mpi_size(shoal_sum_type type) {
     switch (type) {
-    case SHOAL_SUM_FLOAT:
-    case SHOAL_SUM_INT32: return 4;
-    case SHOAL_SUM_DOUBLE:
-    case SHOAL_SUM_INT64: return 8;
+    case SHOAL_SUM_TYPE_FLOAT:
+    case SHOAL_SUM_TYPE_INT32: return 4;
+    case SHOAL_SUM_TYPE_DOUBLE:
+    case SHOAL_SUM_TYPE_INT64: return 8;
     }
     return 0;
 }
@@ -29,12 +29,12 @@ size_t sh_mpi_size(shoal_sum_type type) {
 
 void sh_mpi_add(shoal_sum_type type, int64_t count, const void *values, void *into) {
     switch (type) {
-    case SHOAL_SUM_FLOAT: ADD(float, values, into); break;
-    case SHOAL_SUM_DOUBLE: ADD(double, values, into); break;
-    case SHOAL_SUM_INT32: /* unsigned: they wrap around */
+    case SHOAL_SUM_TYPE_FLOAT: ADD(float, values, into); break;
+    case SHOAL_SUM_TYPE_DOUBLE: ADD(double, values, into); break;
+    case SHOAL_SUM_TYPE_INT32: /* unsigned: they wrap around */
         ADD(uint32_t, values, into);
         break;
-    case SHOAL_SUM_INT64: ADD(uint64_t, values, into); break;
+    case SHOAL_SUM_TYPE_INT64: ADD(uint64_t, values, into); break;
     }
 }
 

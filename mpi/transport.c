@@ -8,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/context.h"
 #include "inside.h"
 
 enum {
@@ -346,16 +347,23 @@ static shoal_status tell_facts(mpi_transport *self) {
     return sh_mpi_check(self, code, "the ranks cannot speak to each other");
 }
 
-shoal_status shoal_mpi_open(const shoal_mpi_options *options,
-                            shoal_transport **transport) {
+shoal_status shoal_mpi_create(const shoal_mpi_options *options,
+                              shoal_transport **transport) {
     if (!transport)
         return SHOAL_INVALID;
     mpi_transport *self = calloc(1, sizeof *self);
     *transport = self ? &self->public : NULL;
     if (!self)
         return SHOAL_NO_MEMORY;
-    if (options)
-        self->options = *options;
+    self->options = shoal_mpi_options_defaults();
+    const shoal_status readable =
+        READ_STRUCT(NULL, shoal_mpi_options, options, &self->options);
+    if (readable != SHOAL_OK) {
+        self->options = shoal_mpi_options_defaults();
+        snprintf(self->public.message, sizeof self->public.message,
+                 "shoal_mpi_options: initialise the struct with "
+                 "shoal_mpi_options_defaults()");
+    }
     if (!(self->options.patience > 0))
         self->options.patience = PATIENCE;
     self->talk = self->pulse = MPI_COMM_NULL;
@@ -367,7 +375,9 @@ shoal_status shoal_mpi_open(const shoal_mpi_options *options,
     self->public.gather_parts = gather_parts;
     self->public.broadcast = broadcast;
     self->public.exchange = exchange;
-    shoal_status status = begin_mpi(self);
+    shoal_status status = readable;
+    if (status == SHOAL_OK)
+        status = begin_mpi(self);
     if (status == SHOAL_OK)
         status = find_ranks(self);
     if (status == SHOAL_OK)
@@ -381,7 +391,7 @@ shoal_status shoal_mpi_open(const shoal_mpi_options *options,
 
 /* Nobody leaves before all have come here: until then the watch is needed, and then it
    must not miss those who leave. */
-void shoal_mpi_close(shoal_transport *transport) {
+void shoal_mpi_destroy(shoal_transport *transport) {
     mpi_transport *self = (mpi_transport *)transport;
     if (!self)
         return;

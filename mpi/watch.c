@@ -26,7 +26,7 @@ static void lose(mpi_transport *self, const char *message) {
     snprintf(self->public.message, sizeof self->public.message, "%s", message);
     atomic_store(&self->watch.lost, true);
     if (self->options.lost)
-        self->options.lost(self->options.shared, self->public.message);
+        self->options.lost(self->options.user, self->public.message);
 }
 
 static void look_for_processes(mpi_transport *self) {

@@ -109,7 +109,7 @@ shoal_status shoal_run_task(shoal_context *context, const char *path,
                          found);
     else
         snprintf(name, SHOAL_TEXT_SIZE, "%s", task);
-    shoal_checkpoint_close(file);
+    shoal_checkpoint_destroy(file);
     return status;
 }
 
@@ -122,7 +122,7 @@ static shoal_status open_config(shoal_context *context, const shoal_train_task *
     uint64_t seed;
     TRY(read_config(context, task, path, file, whole));
     TRY(shoal_checkpoint_config(file, &own, &seed));
-    model = own.form == SHOAL_PLAIN ? whole->model : own;
+    model = own.form == SHOAL_FORM_PLAIN ? whole->model : own;
     model.attention = whole->model.attention;
     model.vocabulary = own.vocabulary;
     model.features = own.features;
@@ -141,7 +141,7 @@ shoal_status shoal_run_config(shoal_context *context, const shoal_train_task *ta
     shoal_status status = shoal_checkpoint_open(context, found, &file);
     if (status == SHOAL_OK) {
         status = open_config(context, task, found, file, whole);
-        shoal_checkpoint_close(file);
+        shoal_checkpoint_destroy(file);
     }
     if (status == SHOAL_OK) {
         whole->size = given->size < whole->size ? given->size : whole->size;
@@ -216,7 +216,7 @@ shoal_status shoal_trainer_resume(shoal_trainer *self, const char *path) {
     if (status == SHOAL_OK)
         status = resume(self, path, file, before);
     sh_release(self->context, before);
-    shoal_checkpoint_close(file);
+    shoal_checkpoint_destroy(file);
     return status;
 }
 
@@ -253,6 +253,6 @@ shoal_status shoal_trainer_start(shoal_trainer *self, const char *path) {
                          task->note_key);
     else
         status = shoal_checkpoint_load_average(file, self->model);
-    shoal_checkpoint_close(file);
+    shoal_checkpoint_destroy(file);
     return status;
 }

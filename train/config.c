@@ -23,7 +23,7 @@ static const char *const optimizers[] = {"radam", "adam", "radam-l2", "adam-l2",
 #define ROW(flags, field_name, field_type, member, low, high, words, text)               \
     {                                                                                    \
         flags, {                                                                         \
-            .name = field_name, .type = SHOAL_FIELD_##field_type,                        \
+            .name = field_name, .type = SHOAL_FIELD_TYPE_##field_type,                   \
             .offset = offsetof(shoal_train_config, member), .min = low, .max = high,     \
             .choices = words, .about = text                                              \
         }                                                                                \
@@ -91,7 +91,7 @@ static const struct {
 enum { COMMON = sizeof common / sizeof *common };
 
 static const shoal_field name_field = {.name = "task",
-                                       .type = SHOAL_FIELD_NAME,
+                                       .type = SHOAL_FIELD_TYPE_NAME,
                                        .about = "name of the task"};
 
 static const shoal_train_task *const tasks[] = {&sh_copy_task,
@@ -147,14 +147,15 @@ static shoal_status fill_defaults(shoal_context *context, const shoal_train_task
     const char *other = preset && strcmp(preset, "default") != 0 ? preset : NULL;
     memset(whole, 0, task->config_size);
     *whole = (shoal_train_config){.size = task->config_size,
-                                  .model = {.layers = 4,
+                                  .model = {.size = sizeof whole->model,
+                                            .layers = 4,
                                             .heads = 6,
                                             .head_dim = 32,
                                             .feed_forward = 768,
                                             .norm = SHOAL_NORM_PRE,
-                                            .activation = SHOAL_GELU,
-                                            .positions = SHOAL_SINUSOIDAL},
-                                  .optimizer = shoal_optimizer_defaults(),
+                                            .activation = SHOAL_ACTIVATION_GELU,
+                                            .positions = SHOAL_POSITIONS_SINUSOIDAL},
+                                  .optimizer = shoal_optimizer_config_defaults(),
                                   .learning_rate = 2e-4f,
                                   .clip = 10,
                                   .plateau_patience = 30,
@@ -173,8 +174,8 @@ static shoal_status fill_defaults(shoal_context *context, const shoal_train_task
         preset, task->name);
 }
 
-shoal_status shoal_config_defaults(shoal_context *context, const shoal_train_task *task,
-                                   const char *preset, void *config, size_t size) {
+shoal_status shoal_config_init(shoal_context *context, const shoal_train_task *task,
+                               const char *preset, void *config, size_t size) {
     if (!config || size < sizeof(shoal_train_config))
         return sh_fail(context, SHOAL_INVALID, "config: it has no place");
     memset(config, 0, size);
@@ -203,9 +204,15 @@ shoal_status sh_config_copy(shoal_context *context, const shoal_train_task *task
     if (!whole)
         return SHOAL_NO_MEMORY;
     fill_defaults(context, task, NULL, whole);
-    memcpy(whole, given, given->size < whole->size ? given->size : whole->size);
-    whole->size = task->config_size;
-    return SHOAL_OK;
+    const shoal_status status =
+        sh_read_struct(context, "config", given, whole, task->config_size);
+    whole->model.size = sizeof whole->model;
+    whole->optimizer.size = sizeof whole->optimizer;
+    if (status != SHOAL_OK) {
+        sh_release(context, whole);
+        *copy = NULL;
+    }
+    return status;
 }
 
 /* ---- From text --------------------------------------------------------------------- */
@@ -227,7 +234,7 @@ static shoal_status refuse(shoal_context *context, const shoal_field *field,
 static shoal_status set_number(shoal_context *context, const shoal_field *field,
                                void *place, const char *text) {
     char *rest, rule[96];
-    const bool real = field->type == SHOAL_FIELD_REAL;
+    const bool real = field->type == SHOAL_FIELD_TYPE_REAL;
     const double low = real ? (double)(float)field->min : field->min;
     const double high = real ? (double)(float)field->max : field->max;
     errno = 0;
@@ -277,7 +284,7 @@ static shoal_status set_text(shoal_context *context, const shoal_field *field,
     if (strlen(text) >= SHOAL_TEXT_SIZE)
         return sh_fail(context, SHOAL_INVALID, "%s has more than %d bytes", field->name,
                        SHOAL_TEXT_SIZE - 1);
-    if (field->valid && !field->valid(text))
+    if (field->valid && !field->valid(field->user, text))
         return refuse(context, field, text, field->rule);
     snprintf(place, SHOAL_TEXT_SIZE, "%s", text);
     return SHOAL_OK;
@@ -300,14 +307,14 @@ static shoal_status set_field(shoal_context *context, const shoal_train_task *ta
                               void *config, const shoal_field *field, const char *text) {
     void *place = (char *)config + field->offset;
     switch (field->type) {
-    case SHOAL_FIELD_NAME: return check_name(context, task, text);
-    case SHOAL_FIELD_INTEGER:
-    case SHOAL_FIELD_REAL: return set_number(context, field, place, text);
-    case SHOAL_FIELD_CHOICE: return set_choice(context, field, place, text);
-    case SHOAL_FIELD_SEED: return set_seed(context, field, place, text);
-    case SHOAL_FIELD_TEXT: return set_text(context, field, place, text);
-    case SHOAL_FIELD_ATTENTION: return shoal_attention_parse(context, text, place);
-    case SHOAL_FIELD_TYPES: break;
+    case SHOAL_FIELD_TYPE_NAME: return check_name(context, task, text);
+    case SHOAL_FIELD_TYPE_INTEGER:
+    case SHOAL_FIELD_TYPE_REAL: return set_number(context, field, place, text);
+    case SHOAL_FIELD_TYPE_CHOICE: return set_choice(context, field, place, text);
+    case SHOAL_FIELD_TYPE_SEED: return set_seed(context, field, place, text);
+    case SHOAL_FIELD_TYPE_TEXT: return set_text(context, field, place, text);
+    case SHOAL_FIELD_TYPE_ATTENTION: return shoal_attention_parse(context, text, place);
+    case SHOAL_FIELD_TYPE_COUNT: break;
     }
     return sh_fail(context, SHOAL_INVALID, "%s: its field has no type", field->name);
 }
@@ -333,18 +340,18 @@ size_t sh_field_print(const shoal_train_task *task, const void *config,
     const void *place = (const char *)config + field->offset;
     char real[32];
     switch (field->type) {
-    case SHOAL_FIELD_NAME: place = task->name; break;
-    case SHOAL_FIELD_INTEGER:
+    case SHOAL_FIELD_TYPE_NAME: place = task->name; break;
+    case SHOAL_FIELD_TYPE_INTEGER:
         return (size_t)snprintf(text, size, "%" PRId64, *(const int64_t *)place);
-    case SHOAL_FIELD_REAL:
+    case SHOAL_FIELD_TYPE_REAL:
         place = sh_real_text(real, (double)*(const float *)place, true);
         break;
-    case SHOAL_FIELD_CHOICE: place = field->choices[*(const int32_t *)place]; break;
-    case SHOAL_FIELD_SEED:
+    case SHOAL_FIELD_TYPE_CHOICE: place = field->choices[*(const int32_t *)place]; break;
+    case SHOAL_FIELD_TYPE_SEED:
         return (size_t)snprintf(text, size, "%" PRIu64, *(const uint64_t *)place);
-    case SHOAL_FIELD_ATTENTION: return shoal_attention_print(place, text, size);
-    case SHOAL_FIELD_TEXT:
-    case SHOAL_FIELD_TYPES: break;
+    case SHOAL_FIELD_TYPE_ATTENTION: return shoal_attention_print(place, text, size);
+    case SHOAL_FIELD_TYPE_TEXT:
+    case SHOAL_FIELD_TYPE_COUNT: break;
     }
     return (size_t)snprintf(text, size, "%s", (const char *)place);
 }
@@ -378,8 +385,8 @@ size_t shoal_config_json(const shoal_train_task *task, const void *config, char 
     for (int i = 0; config && (field = shoal_task_field(task, i)); i++) {
         sh_field_print(task, config, field, value, sizeof value);
         json_object_set_new(object, field->name,
-                            field->type == SHOAL_FIELD_TEXT ? json_string(value)
-                                                            : json_of_text(value));
+                            field->type == SHOAL_FIELD_TYPE_TEXT ? json_string(value)
+                                                                 : json_of_text(value));
     }
     char *dumped = json_dumps(object, JSON_REAL_PRECISION(9));
     const int length = snprintf(text, size, "%s", dumped ? dumped : "");
@@ -395,7 +402,7 @@ size_t shoal_config_json(const shoal_train_task *task, const void *config, char 
 size_t sh_field_store(const shoal_train_task *task, const void *config,
                       const shoal_field *field, char *text, size_t size) {
     const void *place = (const char *)config + field->offset;
-    return field->type == SHOAL_FIELD_ATTENTION
+    return field->type == SHOAL_FIELD_TYPE_ATTENTION
                ? shoal_attention_print_all(place, text, size)
                : sh_field_print(task, config, field, text, size);
 }
@@ -422,7 +429,7 @@ shoal_status sh_field_restore(shoal_context *context, const shoal_train_task *ta
     if (!text)
         return sh_fail(context, SHOAL_INVALID, "the checkpoint has no config.%s",
                        field->name);
-    if (field->type == SHOAL_FIELD_ATTENTION)
+    if (field->type == SHOAL_FIELD_TYPE_ATTENTION)
         return shoal_attention_parse_stored(context, text, 1,
                                             (shoal_attention *)((char *)config +
                                                                 field->offset));

@@ -479,8 +479,9 @@ static json_t *make_json(const speech_evaluation *s) {
 
 static shoal_status open_recogniser(speech_evaluation *s, const char *path) {
     shoal_evaluation *e = s->e;
-    shoal_recogniser_options options =
-        e->options.recogniser ? *e->options.recogniser : shoal_recogniser_defaults();
+    shoal_recogniser_options options = shoal_recogniser_options_defaults();
+    TRY(READ_STRUCT(e->context, shoal_recogniser_options, e->options.recogniser,
+                    &options));
     const bool lexicon = options.lexicon != NULL;
     s->has_words = lexicon && options.lm;
     s->scorer =
@@ -489,9 +490,9 @@ static shoal_status open_recogniser(speech_evaluation *s, const char *path) {
     if (!s->has_words)
         options.lexicon = options.lm = NULL;
     TRY(shoal_recogniser_open(e->context, path, &options, &s->recogniser));
-    s->info = shoal_recogniser_describe(s->recogniser);
-    s->parts = shoal_recogniser_parts_of(s->recogniser);
-    if (lexicon && !s->has_words && s->info.loss == SHOAL_RECOGNISER_CTC)
+    s->info = *shoal_recogniser_describe(s->recogniser);
+    s->parts = *shoal_recogniser_describe_parts(s->recogniser);
+    if (lexicon && !s->has_words && s->info.loss == SHOAL_RECOGNISER_LOSS_CTC)
         return sh_fail(e->context, SHOAL_INVALID,
                        "words need both --lexicon and --lm; Debian's package "
                        "pocketsphinx-en-us has English ones");
@@ -501,7 +502,7 @@ static shoal_status open_recogniser(speech_evaluation *s, const char *path) {
         return SHOAL_NO_MEMORY;
     for (int64_t i = 0; i < s->info.units; i++)
         s->units[i] = shoal_recogniser_unit(s->recogniser, i);
-    s->config = shoal_speech_defaults(NULL);
+    s->config = shoal_speech_train_config_defaults(NULL);
     TRY(shoal_run_config(e->context, &sh_speech_task, e->path, &s->config));
     s->config.skip_bad = e->options.skip_bad;
     s->config.cache = e->options.cache;
@@ -524,7 +525,7 @@ static shoal_status open_phones(speech_evaluation *s) {
                             &s->lexicon));
     else if (!options->labels)
         strcpy(s->config.labels, "phones");
-    TRY(shoal_recogniser_graphs(s->recogniser, s->lexicon, &s->lfmmi));
+    TRY(shoal_recogniser_open_graphs(s->recogniser, s->lexicon, &s->lfmmi));
     s->scorer.lfmmi = s->lfmmi;
     s->scorer.lexicon = s->lexicon;
     s->scorer.every = 1; /* batches are thinned */
@@ -533,7 +534,7 @@ static shoal_status open_phones(speech_evaluation *s) {
 
 /* A data folder, in the folder's order. */
 static shoal_status open_set(speech_evaluation *s, const char *folder, speech_set *set) {
-    const bool silence = s->info.loss == SHOAL_RECOGNISER_LFMMI; /* is a unit */
+    const bool silence = s->info.loss == SHOAL_RECOGNISER_LOSS_LFMMI; /* is a unit */
     const shoal_task_opening opening = {.context = s->e->context,
                                         .share = {0, 1},
                                         .callbacks = &s->e->options.callbacks};
@@ -590,7 +591,7 @@ static shoal_status run(speech_evaluation *s, const char *path) {
     if (e->options.tune && !s->has_words)
         return sh_fail(e->context, SHOAL_INVALID,
                        "--tune is for words: --lexicon and --lm");
-    if (s->info.loss == SHOAL_RECOGNISER_LFMMI)
+    if (s->info.loss == SHOAL_RECOGNISER_LOSS_LFMMI)
         TRY(open_phones(s));
     TRY(open_set(s, e->options.data, &s->set));
     TRY(run_rows(s));
@@ -617,7 +618,7 @@ shoal_status sh_evaluate_speech(shoal_evaluation *e, const char *path) {
     sh_speech_batch_free(&s->batch);
     sh_speech_scorer_free(&s->scorer);
     shoal_lfmmi_destroy(s->lfmmi);
-    shoal_lexicon_close(s->lexicon);
+    shoal_lexicon_destroy(s->lexicon);
     sh_speech_close(&s->tuning);
     sh_speech_close(&s->set);
     shoal_recogniser_destroy(s->recogniser);

@@ -66,7 +66,7 @@ static shoal_status read_config(shoal_finetuned *m) {
         return sh_fail(m->context, SHOAL_BAD_FILE,
                        "%s: its task is %s; it should be of shoal train glue or squad",
                        m->path, name);
-    TRY(shoal_config_defaults(m->context, task, NULL, &m->config, task->config_size));
+    TRY(shoal_config_init(m->context, task, NULL, &m->config, task->config_size));
     TRY(shoal_run_config(m->context, task, m->path, &m->config));
     m->info.task = task->name;
     m->info.path = m->path;
@@ -102,7 +102,7 @@ static shoal_status read_weights(shoal_finetuned *m) {
         status = shoal_model_create(m->context, &config, seed, 0, 0, 0, &m->model);
     if (status == SHOAL_OK)
         status = shoal_checkpoint_load_average(file, m->model);
-    shoal_checkpoint_close(file);
+    shoal_checkpoint_destroy(file);
     return status;
 }
 
@@ -117,7 +117,8 @@ static shoal_status open_model(shoal_finetuned *m, const char *path,
         return sh_fail(m->context, SHOAL_BAD_FILE,
                        "%s: its tokenizer has more tokens than its model", m->folder);
     return attention /* can the weights do it? */
-               ? shoal_model_view(m->model, attention, 1, m->info.max_length, &m->view)
+               ? shoal_model_create_view(m->model, attention, 1, m->info.max_length,
+                                         &m->view)
                : SHOAL_OK;
 }
 
@@ -135,16 +136,16 @@ shoal_status shoal_finetuned_open(shoal_context *context, const char *path,
     if (status == SHOAL_OK)
         *model = m;
     else
-        shoal_finetuned_close(m);
+        shoal_finetuned_destroy(m);
     return status;
 }
 
-void shoal_finetuned_close(shoal_finetuned *model) {
+void shoal_finetuned_destroy(shoal_finetuned *model) {
     if (!model)
         return;
     shoal_model_destroy(model->view);
     shoal_model_destroy(model->model);
-    shoal_tokenizer_close(model->tokenizer);
+    shoal_tokenizer_destroy(model->tokenizer);
     json_decref(model->paths);
     sh_text_set_free(&model->windows);
     sh_text_batch_free(&model->batch);
@@ -152,8 +153,8 @@ void shoal_finetuned_close(shoal_finetuned *model) {
     sh_release(model->context, model);
 }
 
-shoal_finetuned_info shoal_finetuned_describe(const shoal_finetuned *model) {
-    return model->info;
+const shoal_finetuned_info *shoal_finetuned_describe(const shoal_finetuned *model) {
+    return model ? &model->info : NULL;
 }
 
 const char *shoal_finetuned_class(const shoal_finetuned *model, int64_t index) {
@@ -175,7 +176,8 @@ static text_reader reader_of(const shoal_finetuned *model) {
 static shoal_status read_window(shoal_finetuned *m, int64_t at, float **out) {
     TRY(sh_text_batch_fill(&m->windows, NULL, at, 1, &m->batch));
     if (!m->view)
-        TRY(shoal_model_view(m->model, &m->attention, 1, m->info.max_length, &m->view));
+        TRY(shoal_model_create_view(m->model, &m->attention, 1, m->info.max_length,
+                                    &m->view));
     const shoal_model_inputs inputs = sh_text_batch_inputs(&m->batch);
     return shoal_model_forward(m->view, &inputs, out);
 }
@@ -189,9 +191,12 @@ shoal_status shoal_finetuned_classify(shoal_finetuned *model, int64_t count,
                        "classify",
                        model->given);
     for (int64_t i = 0; i < count; i++) {
-        shoal_text text = texts[i];
+        shoal_text text = shoal_text_defaults();
         shoal_tokens tokens;
         float *out;
+        /* The caller's structs may have another size than this library's. */
+        TRY(READ_STRUCT(model->context, shoal_text,
+                        (const char *)texts + (size_t)i * texts->size, &text));
         if (text.most <= 0 || text.most > most)
             text.most = most;
         TRY(shoal_tokenizer_encode(model->tokenizer, &text, &tokens));
@@ -363,6 +368,6 @@ shoal_status sh_evaluate_text(shoal_evaluation *e, const char *path) {
     text_evaluation t = {.e = e};
     const shoal_status status = run_text(&t, path);
     sh_text_dev_free(&t.dev);
-    shoal_finetuned_close(t.model);
+    shoal_finetuned_destroy(t.model);
     return status;
 }

@@ -281,7 +281,7 @@ static bool writes(const running *at) {
 
 static shoal_status blame(running *at, shoal_run_cause cause, shoal_status status) {
     if (status != SHOAL_OK)
-        at->result->cause = status == SHOAL_NO_MEMORY ? SHOAL_CAUSE_OUTPUT : cause;
+        at->result->cause = status == SHOAL_NO_MEMORY ? SHOAL_RUN_CAUSE_OUTPUT : cause;
     return status;
 }
 
@@ -289,13 +289,13 @@ static shoal_status blame(running *at, shoal_run_cause cause, shoal_status statu
 static shoal_status follow(running *at, shoal_status status) {
     int32_t both[2] = {(int32_t)status, (int32_t)at->result->cause};
     if (sh_tell_others(at->context, at->transport, sizeof both, both) != SHOAL_OK)
-        return blame(at, SHOAL_CAUSE_OUTPUT, SHOAL_IO);
+        return blame(at, SHOAL_RUN_CAUSE_OUTPUT, SHOAL_IO);
     at->result->cause = (shoal_run_cause)both[1];
     at->result->agreed = at->transport && both[0] != SHOAL_OK;
     return (shoal_status)both[0];
 }
 
-static void report(const running *at, shoal_progress_event event) {
+static void report(const running *at, shoal_train_event event) {
     const shoal_train_callbacks *callbacks = &at->options->callbacks;
     const shoal_run_result *result = at->result;
     const shoal_trainer *trainer = at->trainer;
@@ -309,9 +309,10 @@ static void report(const running *at, shoal_progress_event event) {
                                            .sequences = at->sequences,
                                            .state = &trainer->state,
                                            .step = &result->last_step,
-                                           .validation = event == SHOAL_AT_VALIDATION
-                                                             ? &result->validation
-                                                             : NULL};
+                                           .validation =
+                                               event == SHOAL_TRAIN_EVENT_VALIDATION
+                                                   ? &result->validation
+                                                   : NULL};
     callbacks->progress(callbacks->user, &progress);
 }
 
@@ -322,15 +323,16 @@ static void report(const running *at, shoal_progress_event event) {
 static shoal_status take_config(running *at) {
     const shoal_run_options *options = at->options;
     char name[SHOAL_TEXT_SIZE];
-    TRY(blame(at, SHOAL_CAUSE_INPUT, shoal_run_task(at->context, at->checkpoint, name)));
+    TRY(blame(at, SHOAL_RUN_CAUSE_INPUT,
+              shoal_run_task(at->context, at->checkpoint, name)));
     if (strcmp(name, at->task->name) != 0 && shoal_task_find(name))
-        return blame(at, SHOAL_CAUSE_SETTINGS,
+        return blame(at, SHOAL_RUN_CAUSE_SETTINGS,
                      sh_fail(at->context, SHOAL_INVALID, "task is %s, not %s", name,
                              at->task->name));
-    TRY(blame(at, SHOAL_CAUSE_INPUT,
+    TRY(blame(at, SHOAL_RUN_CAUSE_INPUT,
               shoal_run_config(at->context, at->task, at->checkpoint, at->config)));
     for (int64_t i = 0; i < options->setting_count; i++)
-        TRY(blame(at, SHOAL_CAUSE_SETTINGS,
+        TRY(blame(at, SHOAL_RUN_CAUSE_SETTINGS,
                   shoal_config_set(at->context, at->task, at->config,
                                    options->settings[i].name,
                                    options->settings[i].value)));
@@ -346,9 +348,9 @@ static shoal_status begin_training(running *at) {
                                             &options->callbacks, at->transport,
                                             there ? options->folder : NULL, &at->trainer);
     TRY(blame(at,
-              status == SHOAL_BAD_FILE ? SHOAL_CAUSE_INPUT
-              : status == SHOAL_IO     ? SHOAL_CAUSE_OUTPUT /* the features' */
-                                       : SHOAL_CAUSE_SETTINGS,
+              status == SHOAL_BAD_FILE ? SHOAL_RUN_CAUSE_INPUT
+              : status == SHOAL_IO     ? SHOAL_RUN_CAUSE_OUTPUT /* the features' */
+                                       : SHOAL_RUN_CAUSE_SETTINGS,
               status));
     status = there ? shoal_trainer_resume(at->trainer, at->checkpoint)
                    : shoal_trainer_start(at->trainer, options->from);
@@ -356,13 +358,14 @@ static shoal_status begin_training(running *at) {
         status = sh_trainer_compare(at->trainer);
         at->result->agreed = at->transport && status == SHOAL_BAD_FILE;
     }
-    TRY(blame(at, SHOAL_CAUSE_INPUT, status));
+    TRY(blame(at, SHOAL_RUN_CAUSE_INPUT, status));
     const size_t size = at->config->size, own = at->task->config_size;
     memcpy(at->config, at->trainer->config, size < own ? size : own); /* completed */
     at->config->size = size;
     if (!there && writes(at) && at->task->prepare)
         status = at->task->prepare(at->trainer->data, options->folder);
-    return blame(at, status == SHOAL_IO ? SHOAL_CAUSE_OUTPUT : SHOAL_CAUSE_INPUT, status);
+    return blame(at, status == SHOAL_IO ? SHOAL_RUN_CAUSE_OUTPUT : SHOAL_RUN_CAUSE_INPUT,
+                 status);
 }
 
 /* ---- The loop ---------------------------------------------------------------------- */
@@ -374,19 +377,19 @@ static shoal_status save(running *at) {
        has one. */
     if (fflush(at->log.file) != 0 ||
         (fsync(fileno(at->log.file)) != 0 && errno != EINVAL && errno != EROFS))
-        return blame(at, SHOAL_CAUSE_OUTPUT, log_fail(&at->log, at->context));
-    report(at, SHOAL_AT_SAVING);
+        return blame(at, SHOAL_RUN_CAUSE_OUTPUT, log_fail(&at->log, at->context));
+    report(at, SHOAL_TRAIN_EVENT_SAVING);
     const shoal_status status = shoal_trainer_save(at->trainer, at->checkpoint);
-    report(at, SHOAL_AT_SAVED);
+    report(at, SHOAL_TRAIN_EVENT_SAVED);
     at->saved_at = sh_seconds();
-    return blame(at, SHOAL_CAUSE_OUTPUT, status);
+    return blame(at, SHOAL_RUN_CAUSE_OUTPUT, status);
 }
 
 /* One step or one validation, and its line in the log. */
 static shoal_status advance(running *at) {
     shoal_run_result *result = at->result;
     const bool validate = shoal_trainer_must_validate(at->trainer);
-    TRY(blame(at, SHOAL_CAUSE_INPUT,
+    TRY(blame(at, SHOAL_RUN_CAUSE_INPUT,
               validate ? shoal_trainer_validate(at->trainer, &result->validation)
                        : shoal_trainer_step(at->trainer, &result->last_step)));
     const shoal_train_state *state = &at->trainer->state;
@@ -401,8 +404,8 @@ static shoal_status advance(running *at) {
         at->loss_seconds += result->last_step.loss_seconds;
     }
     if (!logged)
-        return blame(at, SHOAL_CAUSE_OUTPUT, log_fail(&at->log, at->context));
-    report(at, validate ? SHOAL_AT_VALIDATION : SHOAL_AT_STEP);
+        return blame(at, SHOAL_RUN_CAUSE_OUTPUT, log_fail(&at->log, at->context));
+    report(at, validate ? SHOAL_TRAIN_EVENT_VALIDATION : SHOAL_TRAIN_EVENT_STEP);
     shoal_trainer *self = at->trainer;
     if (!validate || !writes(at) || !(self->task->flags & SHOAL_TASK_BEST) ||
         self->state.best_step != self->state.step)
@@ -414,7 +417,7 @@ static shoal_status advance(running *at) {
         status = self->task->publish(self->data, self->model, at->options->folder);
         shoal_optimizer_use_average(self->optimizer, 0);
     }
-    return blame(at, SHOAL_CAUSE_OUTPUT, status);
+    return blame(at, SHOAL_RUN_CAUSE_OUTPUT, status);
 }
 
 static bool time_is_up(const running *at) {
@@ -438,7 +441,7 @@ static shoal_status loop(running *at) {
     bool stop = false;
     at->begun = at->saved_at = sh_seconds();
     at->first_step = self->state.step;
-    report(at, SHOAL_AT_BEGINNING);
+    report(at, SHOAL_TRAIN_EVENT_BEGINNING);
     while (status == SHOAL_OK && !shoal_trainer_finished(self) &&
            !(stop = must_stop(at))) {
         status = advance(at);
@@ -462,7 +465,7 @@ static shoal_status loop(running *at) {
         status = save(at);
         result->saved = status == SHOAL_OK;
     }
-    report(at, SHOAL_AT_END);
+    report(at, SHOAL_TRAIN_EVENT_END);
     return status == SHOAL_OK && stop && !result->timed
                ? sh_fail(at->context, SHOAL_CANCELLED, "cancelled after step %" PRId64,
                          self->state.step)
@@ -475,13 +478,13 @@ static shoal_status test(running *at) {
     if (at->options->test_batches == 0 || !result->finished ||
         !(at->task->flags & SHOAL_TASK_ENDLESS))
         return SHOAL_OK;
-    report(at, SHOAL_AT_TEST);
+    report(at, SHOAL_TRAIN_EVENT_TEST);
     const shoal_status status = shoal_trainer_evaluate(at->trainer, NULL, SHOAL_PART_TEST,
                                                        at->options->test_batches,
                                                        &result->test);
-    report(at, SHOAL_AT_END);
+    report(at, SHOAL_TRAIN_EVENT_END);
     result->tested = status == SHOAL_OK;
-    return blame(at, SHOAL_CAUSE_INPUT, status);
+    return blame(at, SHOAL_RUN_CAUSE_INPUT, status);
 }
 
 /* The log, and a checkpoint from before the first step. */
@@ -489,7 +492,8 @@ static shoal_status begin_files(running *at) {
     if (!writes(at))
         return SHOAL_OK;
     shoal_status status = log_open(&at->log, at->checkpoint, at->trainer);
-    blame(at, status == SHOAL_IO ? SHOAL_CAUSE_OUTPUT : SHOAL_CAUSE_INPUT, status);
+    blame(at, status == SHOAL_IO ? SHOAL_RUN_CAUSE_OUTPUT : SHOAL_RUN_CAUSE_INPUT,
+          status);
     if (status == SHOAL_OK && !exists(at->checkpoint)) {
         status = save(at);
         if (status != SHOAL_OK)
@@ -500,7 +504,7 @@ static shoal_status begin_files(running *at) {
 
 static shoal_status run_locked(running *at) {
     const char *folder = at->options->folder;
-    TRY(blame(at, SHOAL_CAUSE_SETTINGS,
+    TRY(blame(at, SHOAL_RUN_CAUSE_SETTINGS,
               sh_path(at->context, at->checkpoint, folder, SHOAL_RUN_CHECKPOINT)));
     sh_path(at->context, at->best, folder, SHOAL_RUN_BEST); /* shorter names */
     sh_path(at->context, at->log.path, folder, SHOAL_RUN_LOG);
@@ -509,7 +513,7 @@ static shoal_status run_locked(running *at) {
                        (exists(at->checkpoint) || exists(at->log.path));
     TRY(follow(at, !there
                        ? SHOAL_OK
-                       : blame(at, SHOAL_CAUSE_SETTINGS,
+                       : blame(at, SHOAL_RUN_CAUSE_SETTINGS,
                                sh_fail(at->context, SHOAL_INVALID,
                                        "%s already holds a training; add --resume to go "
                                        "on with it, or choose another folder",
@@ -525,18 +529,18 @@ static shoal_status run_locked(running *at) {
 static shoal_status take_folder(running *at, int *lock) {
     const char *path = at->options->folder;
     const shoal_status status = sh_make_folder(at->context, path);
-    TRY(blame(at, status == SHOAL_IO ? SHOAL_CAUSE_OUTPUT : SHOAL_CAUSE_SETTINGS,
+    TRY(blame(at, status == SHOAL_IO ? SHOAL_RUN_CAUSE_OUTPUT : SHOAL_RUN_CAUSE_SETTINGS,
               status));
     *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*lock < 0)
-        return blame(at, SHOAL_CAUSE_OUTPUT,
+        return blame(at, SHOAL_RUN_CAUSE_OUTPUT,
                      sh_fail(at->context, SHOAL_IO, "%s cannot be opened: %s", path,
                              strerror(errno)));
     if (flock(*lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
         close(*lock); /* the folder is the other's, and stays */
         *lock = -1;
         at->result->busy = 1;
-        return blame(at, SHOAL_CAUSE_OUTPUT,
+        return blame(at, SHOAL_RUN_CAUSE_OUTPUT,
                      sh_fail(at->context, SHOAL_IO, "another process is training in %s",
                              path));
     }
@@ -544,32 +548,30 @@ static shoal_status take_folder(running *at, int *lock) {
     return SHOAL_OK;
 }
 
-shoal_status shoal_run_options_defaults(shoal_run_options *options, size_t size) {
-    const shoal_run_options own = {.size = size < sizeof own ? size : sizeof own,
-                                   .save_seconds = 60,
-                                   .test_batches = 20};
-    memset(options, 0, size);
-    memcpy(options, &own, own.size);
-    return SHOAL_OK;
+void shoal_run_options_init(shoal_run_options *options, size_t size) {
+    const shoal_run_options known = {.size = sizeof known,
+                                     .save_seconds = 60,
+                                     .test_batches = 20};
+    sh_write_struct(options, size, &known, sizeof known);
 }
 
 shoal_status shoal_train_run(shoal_context *context, const shoal_train_task *task,
                              void *config, const shoal_run_options *given,
                              shoal_run_result *result) {
-    shoal_run_options options = shoal_run_defaults();
+    shoal_run_options options = shoal_run_options_defaults();
     shoal_run_result own;
     int lock = -1;
     if (!result)
         result = &own;
     *result = (shoal_run_result){.sequences_per_second = NAN,
                                  .loss_share = NAN,
-                                 .cause = SHOAL_CAUSE_SETTINGS};
+                                 .cause = SHOAL_RUN_CAUSE_SETTINGS};
     if (!context || !task || !config || !given || !given->folder)
         return sh_fail(context, SHOAL_INVALID,
                        "task, config, options or the folder is NULL");
-    memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
+    TRY(READ_STRUCT(context, shoal_run_options, given, &options));
     running *at = sh_allocate(context, sizeof *at);
-    result->cause = at ? SHOAL_CAUSE_NONE : SHOAL_CAUSE_OUTPUT;
+    result->cause = at ? SHOAL_RUN_CAUSE_NONE : SHOAL_RUN_CAUSE_OUTPUT;
     if (!at)
         return SHOAL_NO_MEMORY;
     *at = (running){.context = context,

@@ -26,7 +26,7 @@ static shoal_status wait_for_all(shoal_trainer *self) {
     shoal_transport *transport = self->transport;
     int32_t all = 1;
     return keep_message(self->context, transport,
-                        transport->sum(transport, SHOAL_SUM_INT32, 1, &all));
+                        transport->sum(transport, SHOAL_SUM_TYPE_INT32, 1, &all));
 }
 
 shoal_status sh_trainer_open(shoal_trainer *self) {
@@ -57,7 +57,7 @@ shoal_status sh_trainer_sum(shoal_trainer *self, shoal_train_counts *counts,
                     (double)self->wants_stop,
                     (double)counts->broken};
     const shoal_status status =
-        transport->sum(transport, SHOAL_SUM_DOUBLE, sizeof all / sizeof *all, all);
+        transport->sum(transport, SHOAL_SUM_TYPE_DOUBLE, sizeof all / sizeof *all, all);
     *counts = (shoal_train_counts){.loss = all[1] > 0 ? all[0] / all[1] : 0,
                                    .weight = all[1],
                                    .divisor = all[2],
@@ -86,8 +86,8 @@ static void begin_sum(void *shared, int64_t first, int64_t count) {
     float *gradients;
     shoal_model_vectors(self->model, NULL, &gradients);
     if (self->summed == SHOAL_OK)
-        self->summed =
-            transport->sum_begin(transport, SHOAL_SUM_FLOAT, count, gradients + first);
+        self->summed = transport->sum_begin(transport, SHOAL_SUM_TYPE_FLOAT, count,
+                                            gradients + first);
 }
 
 shoal_status sh_trainer_watch(shoal_trainer *self) {
@@ -132,7 +132,8 @@ shoal_status sh_trainer_average(shoal_trainer *self) {
     shoal_optimizer_vectors(self->optimizer, &vectors[1], &vectors[2], &vectors[3]);
     for (int i = 0; i < 4 && status == SHOAL_OK; i++)
         if (vectors[i])
-            status = transport->sum_begin(transport, SHOAL_SUM_FLOAT, count, vectors[i]);
+            status =
+                transport->sum_begin(transport, SHOAL_SUM_TYPE_FLOAT, count, vectors[i]);
     if (status == SHOAL_OK)
         status = transport->sum_end(transport);
     for (int v = 0; v < 4 && status == SHOAL_OK; v++)

@@ -114,11 +114,12 @@ static shoal_train_score score_of(const shoal_train_counts *counts) {
 static shoal_status take_step(shoal_trainer *self, shoal_train_step *step) {
     const shoal_train_task *task = self->task;
     const shoal_model_config *model = &self->config->model;
-    shoal_model_inputs inputs = {0};
+    shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs)};
     shoal_train_counts counts = {0};
     float *out;
     TRY(task->batch(self->data, SHOAL_PART_TRAIN, self->state.step,
                     sh_share(self->transport), &inputs));
+    inputs.size = sizeof inputs; /* a task may have replaced the whole */
     inputs.training = 1;
     inputs.step = self->state.step;
     TRY(shoal_model_forward(self->model, &inputs, &out));
@@ -128,7 +129,7 @@ static shoal_status take_step(shoal_trainer *self, shoal_train_step *step) {
         step->loss_seconds = sh_seconds() - heard;
     step->sequences = inputs.batch;
     const int64_t rows = inputs.wanted ? inputs.wanted_count
-                         : model->pooling != SHOAL_EVERY_ROW
+                         : model->pooling != SHOAL_POOLING_NONE
                              ? inputs.batch
                              : inputs.offsets[inputs.batch];
     TRY(self->transport ? sh_trainer_backward(self, &inputs, out, rows * model->outputs,
@@ -177,10 +178,11 @@ static shoal_status score_batches(shoal_trainer *self, shoal_model *model,
     double mean = 0; /* of the batches' losses */
     int64_t sequences = 0;
     for (int64_t i = 0; i < count; i++) {
-        shoal_model_inputs inputs = {0};
+        shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs)};
         shoal_train_counts counts = {0};
         float *out;
         TRY(task->batch(self->data, part, first + i, share, &inputs));
+        inputs.size = sizeof inputs;
         TRY(shoal_model_forward(model, &inputs, &out));
         TRY(task->step(self->data, out, NULL, &counts));
         if (endless && self->transport)
@@ -285,8 +287,8 @@ shoal_status shoal_trainer_evaluate(shoal_trainer *self, const shoal_attention *
         (part == SHOAL_PART_TEST && !(self->task->flags & SHOAL_TASK_ENDLESS)))
         return sh_fail(self->context, SHOAL_INVALID, "%s has no such part to evaluate",
                        self->task->name);
-    TRY(shoal_model_view(self->model, attention, self->sizes.max_batch,
-                         self->sizes.max_rows, &view));
+    TRY(shoal_model_create_view(self->model, attention, self->sizes.max_batch,
+                                self->sizes.max_rows, &view));
     if (part == SHOAL_PART_VALIDATION && fixed && batches > 0)
         batches = fixed;
     const shoal_status status = score_part(self, view, part, 0, batches, score);

@@ -15,11 +15,12 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from library import Library  # noqa: E402
+from library import Library, Sized  # noqa: E402
 
 
-class Batch(ctypes.Structure):
-    _fields_ = [("batch", c_int64), ("offsets", c_void_p), ("labels", c_void_p),
+class Batch(Sized):
+    _fields_ = [("size", c_size_t),
+                ("batch", c_int64), ("offsets", c_void_p), ("labels", c_void_p),
                 ("label_offsets", c_void_p)]
 
 

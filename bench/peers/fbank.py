@@ -6,7 +6,7 @@ fbank installs them. With --record it prints the small cases of tests/speech."""
 import argparse
 import ctypes
 import sys
-from ctypes import byref, c_int32, c_int64, c_void_p
+from ctypes import byref, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
 
 import kaldi_native_fbank
@@ -14,15 +14,17 @@ import numpy
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from library import Library  # noqa: E402
+from library import Library, Sized  # noqa: E402
 
 
 SETTINGS = [(rate, bands, snip) for rate in (16000, 8000) for bands in (40, 80)
             for snip in (True, False)]
 
 
-class Options(ctypes.Structure):
-    _fields_ = [("bands", c_int32), ("centred", c_int32), ("rate", c_int32)]
+class Options(Sized):
+    _fields_ = [("size", c_size_t),
+                ("bands", c_int32), ("centred", c_int32), ("rate", c_int32),
+                ("reserved", c_int32 * 5)]
 
 
 def ours(library, samples, rate, bands, snip):

@@ -23,7 +23,7 @@ HEADS, RATE, CLIP = 6, 2e-4, 10
 
 
 class Parameter(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("rank", c_int), ("shape", c_int64 * 8),
+    _fields_ = [("name", c_char_p), ("dimensions", c_int), ("shape", c_int64 * 8),
                 ("values", POINTER(c_float)), ("gradients", POINTER(c_float))]
 
 

@@ -115,7 +115,8 @@ static char *print_config(const shoal_model_config *config) {
         norms[config->norm], "activation", activations[config->activation], "positions",
         position_kinds[config->positions], "pooling", poolings[config->pooling],
         "dropout", (double)config->dropout);
-    if (config->form != SHOAL_PLAIN) { /* others need not be known by older readers */
+    if (config->form !=
+        SHOAL_FORM_PLAIN) { /* others need not be known by older readers */
         json_object_set_new(object, "form", json_string(forms[config->form]));
         json_object_set_new(object, "types", json_integer(config->types));
     }
@@ -128,7 +129,7 @@ static char *print_config(const shoal_model_config *config) {
     return text;
 }
 
-static bool find_choice(const char *const *choices, const char *text, int32_t *value) {
+static bool find_choice(const char *const *choices, const char *text, int *value) {
     for (*value = 0; choices[*value]; ++*value)
         if (strcmp(choices[*value], text) == 0)
             return true;
@@ -153,7 +154,8 @@ static shoal_status unpack_config(shoal_context *context, json_t *object,
                        &pooling, "dropout", &dropout, "form", &form, "types", &types,
                        "epsilon", &epsilon, "convolutions", &convolutions) != 0)
         return sh_fail(context, SHOAL_BAD_FILE, "%s", error.text);
-    *config = (shoal_model_config){.vocabulary = sizes[0],
+    *config = (shoal_model_config){.size = sizeof(shoal_model_config),
+                                   .vocabulary = sizes[0],
                                    .features = sizes[1],
                                    .outputs = sizes[2],
                                    .max_length = sizes[3],
@@ -166,13 +168,19 @@ static shoal_status unpack_config(shoal_context *context, json_t *object,
                                    .types = types,
                                    .epsilon = (float)epsilon,
                                    .convolutions = convolutions};
-    if (!find_choice(norms, norm, &config->norm) ||
-        !find_choice(activations, function, &config->activation) ||
-        !find_choice(position_kinds, positions, &config->positions) ||
-        !find_choice(poolings, pooling, &config->pooling) ||
-        !find_choice(forms, form, &config->form))
+    int found[5];
+    if (!find_choice(norms, norm, &found[0]) ||
+        !find_choice(activations, function, &found[1]) ||
+        !find_choice(position_kinds, positions, &found[2]) ||
+        !find_choice(poolings, pooling, &found[3]) ||
+        !find_choice(forms, form, &found[4]))
         return sh_fail(context, SHOAL_BAD_FILE,
                        "unknown norm, activation, positions, pooling or form");
+    config->norm = (shoal_norm)found[0];
+    config->activation = (shoal_activation)found[1];
+    config->positions = (shoal_positions)found[2];
+    config->pooling = (shoal_pooling)found[3];
+    config->form = (shoal_form)found[4];
     return shoal_attention_parse_stored(context, attention, 1, &config->attention);
 }
 
@@ -380,11 +388,11 @@ shoal_status shoal_checkpoint_open(shoal_context *context, const char *path,
     if (status == SHOAL_OK)
         *checkpoint = made;
     else
-        shoal_checkpoint_close(made);
+        shoal_checkpoint_destroy(made);
     return status;
 }
 
-void shoal_checkpoint_close(shoal_checkpoint *checkpoint) {
+void shoal_checkpoint_destroy(shoal_checkpoint *checkpoint) {
     if (!checkpoint)
         return;
     sh_safetensors_close(checkpoint->file);
@@ -547,7 +555,9 @@ shoal_status shoal_checkpoint_fits(const shoal_checkpoint *checkpoint,
     if (!checkpoint || !config)
         return sh_fail(checkpoint ? checkpoint->context : NULL, SHOAL_INVALID,
                        "checkpoint or config is NULL");
-    shoal_status status = sh_model_list(checkpoint->context, config, &list);
+    shoal_model_config own = shoal_model_config_defaults();
+    TRY(READ_STRUCT(checkpoint->context, shoal_model_config, config, &own));
+    shoal_status status = sh_model_list(checkpoint->context, &own, &list);
     for (int64_t i = 0; status == SHOAL_OK && i < list->count; i++)
         status = require(checkpoint, "", &list->list[i], &found);
     if (status == SHOAL_OK)
@@ -600,7 +610,7 @@ shoal_status shoal_checkpoint_load_average(const shoal_checkpoint *checkpoint,
     return SHOAL_OK;
 }
 
-shoal_status shoal_model_load(shoal_context *context, const char *path, int64_t max_batch,
+shoal_status shoal_model_open(shoal_context *context, const char *path, int64_t max_batch,
                               int64_t max_rows, unsigned flags, shoal_model **model) {
     shoal_checkpoint *checkpoint;
     shoal_model_config config;
@@ -619,7 +629,7 @@ shoal_status shoal_model_load(shoal_context *context, const char *path, int64_t 
             shoal_model_create(context, &config, seed, max_batch, max_rows, flags, model);
     if (status == SHOAL_OK)
         status = shoal_checkpoint_load(checkpoint, *model, NULL, NULL);
-    shoal_checkpoint_close(checkpoint);
+    shoal_checkpoint_destroy(checkpoint);
     if (status != SHOAL_OK) {
         shoal_model_destroy(*model);
         *model = NULL;

@@ -17,8 +17,9 @@
 static const char magic[] = "\x93NUMPY";
 enum { MAGIC_BYTES = 6, ALIGNMENT = 64 };
 
-static const char *const descriptions[] =
-    {[SHOAL_FLOAT32] = "<f4", [SHOAL_INT32] = "<i4", [SHOAL_FLOAT16] = "<f2"};
+static const char *const descriptions[] = {[SHOAL_DTYPE_FLOAT32] = "<f4",
+                                           [SHOAL_DTYPE_INT32] = "<i4",
+                                           [SHOAL_DTYPE_FLOAT16] = "<f2"};
 
 __attribute__((format(printf, 2, 3))) /* the rest of a sentence about the file */
 static bool
@@ -161,9 +162,9 @@ static bool read_shape(cursor *text, npy_header *header) {
                               "is damaged");
         if (text->at < text->end && *text->at == 'L') /* as Python 2 wrote them */
             text->at++;
-        if (header->rank == SHOAL_MAX_RANK)
+        if (header->rank == SHOAL_MAX_DIMENSIONS)
             return refuse(text->reason, "has more than %d dimensions; reshape it",
-                          SHOAL_MAX_RANK);
+                          SHOAL_MAX_DIMENSIONS);
         header->shape[header->rank++] = sum;
         comma = accept(text, ',');
     }
@@ -204,7 +205,7 @@ static bool read_type(cursor *text, npy_header *header) {
                       "holds structured records; save one field as float32");
     if (!read_string(text, descr))
         return false;
-    for (int i = SHOAL_FLOAT32; i <= SHOAL_FLOAT16; i++) {
+    for (int i = SHOAL_DTYPE_FLOAT32; i <= SHOAL_DTYPE_FLOAT16; i++) {
         if (strcmp(descr, descriptions[i]) == 0) {
             header->dtype = (shoal_dtype)i;
             return true;
@@ -309,7 +310,7 @@ bool sh_npy_parse(const unsigned char *bytes, size_t size, npy_header *header,
 
 size_t sh_npy_print(shoal_dtype dtype, int rank, const int64_t *shape,
                     unsigned char text[NPY_PRINTED]) {
-    char dimensions[SHOAL_MAX_RANK * 24] = "";
+    char dimensions[SHOAL_MAX_DIMENSIONS * 24] = "";
     size_t used = 0;
     for (int i = 0; i < rank; i++)
         used += (size_t)snprintf(dimensions + used, sizeof dimensions - used,
@@ -420,7 +421,7 @@ static shoal_status read_array(const source *file, shoal_array *array) {
     TRY(status);
     TRY(read_data(file, &header, array));
     array->dtype = header.dtype;
-    array->rank = header.rank;
+    array->dimensions = header.rank;
     memcpy(array->shape, header.shape, sizeof array->shape);
     return SHOAL_OK;
 }
@@ -459,18 +460,18 @@ shoal_status shoal_array_write(shoal_context *context, const char *path,
     size_t bytes;
     unsigned char header[NPY_PRINTED];
     TRY(check_arguments(context, path, array));
-    if (array->dtype < SHOAL_FLOAT32 || array->dtype > SHOAL_FLOAT16)
+    if (array->dtype < SHOAL_DTYPE_FLOAT32 || array->dtype > SHOAL_DTYPE_FLOAT16)
         return sh_fail(context, SHOAL_INVALID, "%s: an array of unknown type %d", path,
                        (int)array->dtype);
-    if (array->rank < 0 || array->rank > SHOAL_MAX_RANK)
+    if (array->dimensions < 0 || array->dimensions > SHOAL_MAX_DIMENSIONS)
         return sh_fail(context, SHOAL_INVALID,
-                       "%s: an array of rank %d; 0 to %d is possible", path, array->rank,
-                       SHOAL_MAX_RANK);
-    if (!sh_npy_data_bytes(array->dtype, array->rank, array->shape, &bytes))
+                       "%s: an array of %d dimensions; 0 to %d are possible", path,
+                       array->dimensions, SHOAL_MAX_DIMENSIONS);
+    if (!sh_npy_data_bytes(array->dtype, array->dimensions, array->shape, &bytes))
         return sh_fail(context, SHOAL_INVALID, "%s: an array of impossible shape", path);
     if (bytes > 0 && !array->data)
         return sh_fail(context, SHOAL_INVALID, "%s: an array without data", path);
-    const file_part parts[] = {{header, sh_npy_print(array->dtype, array->rank,
+    const file_part parts[] = {{header, sh_npy_print(array->dtype, array->dimensions,
                                                      array->shape, header)},
                                {array->data, bytes}};
     return sh_file_replace(context, path, parts, 2, SHOAL_SYNC_NONE);

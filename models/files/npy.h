@@ -19,7 +19,7 @@ enum {
 typedef struct {
     shoal_dtype dtype;
     int rank;
-    int64_t shape[SHOAL_MAX_RANK];
+    int64_t shape[SHOAL_MAX_DIMENSIONS];
     size_t data_begin; /* where the header ends */
     size_t data_bytes; /* of the whole array; data_begin + data_bytes fits in an int64 */
 } npy_header;

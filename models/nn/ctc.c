@@ -298,6 +298,9 @@ shoal_status shoal_ctc_loss(shoal_ctc *ctc, const shoal_ctc_batch *batch,
                             double *losses, shoal_ctc_result *result) {
     if (!ctc || !result)
         return sh_fail(ctc ? ctc->context : NULL, SHOAL_INVALID, "ctc or result is NULL");
+    shoal_ctc_batch own = shoal_ctc_batch_defaults();
+    TRY(READ_STRUCT(ctc->context, shoal_ctc_batch, batch, &own));
+    batch = batch ? &own : NULL;
     if (!batch || batch->batch < 0 || batch->batch > ctc->max_batch || !batch->offsets ||
         !batch->label_offsets || batch->offsets[0] != 0 || batch->label_offsets[0] != 0 ||
         (batch->offsets[batch->batch] > 0 && !logits) ||

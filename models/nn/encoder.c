@@ -176,7 +176,8 @@ static dropout_mask dropout_at(const pass *p, int64_t layer, int site) {
 static shoal_inputs attention_inputs(const encoder *stack, const layer_memory *layer) {
     const int64_t model = stack->model;
     const bool shared = encoder_shares_keys(&stack->shape);
-    shoal_inputs inputs = {.q = layer->projected,
+    shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                           .q = layer->projected,
                            .k = layer->projected + (shared ? 0 : model),
                            .v = layer->projected + (shared ? model : 2 * model),
                            .query_offsets = stack->offsets,
@@ -271,16 +272,17 @@ static void place(void *argument, block_layout *block) {
 static shoal_status plan_attention(encoder *stack) {
     const encoder_shape *shape = &stack->shape;
     const shoal_strides strides = {.head = shape->head_dim, .position = stack->width};
-    shoal_problem problem = {.batch = stack->limits.batch,
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = stack->limits.batch,
                              .heads = shape->heads,
                              .queries = stack->limits.length,
                              .keys = stack->limits.length,
                              .dim = shape->head_dim,
                              .value_dim = shape->head_dim,
                              .packed = 1,
-                             .q = strides,
-                             .k = strides,
-                             .v = strides};
+                             .q_strides = &strides,
+                             .k_strides = &strides,
+                             .v_strides = &strides};
     unsigned flags = stack->limits.training ? SHOAL_WITH_BACKWARD : 0;
     if (stack->limits.over)
         return shoal_plan_create_over(stack->limits.over, stack->context, &problem,
@@ -685,7 +687,8 @@ static shoal_status attention_branch(encoder *stack, const encoder_layer *weight
 
     float *all = stack->grad_projected;
     const bool shared = encoder_shares_keys(&stack->shape);
-    shoal_gradients gradients = {.out = memory->attended,
+    shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                 .out = memory->attended,
                                  .dout = stack->grad_rows,
                                  .dq = all,
                                  .dk = shared ? stack->grad_keys : all + model,

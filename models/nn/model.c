@@ -19,7 +19,7 @@ static bool is_bare(const shoal_model_config *config) {
 }
 
 static bool pools(const shoal_model_config *config) {
-    return config->pooling != SHOAL_EVERY_ROW;
+    return config->pooling != SHOAL_POOLING_NONE;
 }
 
 static shoal_status check_config(shoal_context *context,
@@ -32,9 +32,11 @@ static shoal_status check_config(shoal_context *context,
                        (long long)config->vocabulary, (long long)config->features,
                        (long long)config->outputs);
     if (config->norm < SHOAL_NORM_PRE || config->norm > SHOAL_NORM_POST ||
-        config->activation < SHOAL_GELU || config->activation > SHOAL_RELU ||
-        config->positions < SHOAL_SINUSOIDAL || config->positions > SHOAL_NO_POSITIONS ||
-        config->pooling < SHOAL_EVERY_ROW || config->pooling > SHOAL_FIRST_ROW)
+        config->activation < SHOAL_ACTIVATION_GELU ||
+        config->activation > SHOAL_ACTIVATION_RELU ||
+        config->positions < SHOAL_POSITIONS_SINUSOIDAL ||
+        config->positions > SHOAL_POSITIONS_NONE ||
+        config->pooling < SHOAL_POOLING_NONE || config->pooling > SHOAL_POOLING_FIRST)
         return sh_fail(context, SHOAL_INVALID,
                        "invalid value for norm, activation, positions or pooling");
     if (is_bare(config) && pools(config))
@@ -76,7 +78,7 @@ static encoder_shape encoder_of(const shoal_model_config *config) {
                            .post_norm = config->norm == SHOAL_NORM_POST,
                            .activation = activation_of(config),
                            .dropout = config->dropout,
-                           .whole_inside = config->form != SHOAL_PLAIN,
+                           .whole_inside = config->form != SHOAL_FORM_PLAIN,
                            .epsilon = config->epsilon};
 }
 
@@ -97,7 +99,7 @@ static void describe(parameters *into, const void *shared) {
     const shoal_model_config *config = shared;
     const encoder_shape shape = encoder_of(config);
     const int64_t width = width_of(config);
-    const bool plain = config->form == SHOAL_PLAIN;
+    const bool plain = config->form == SHOAL_FORM_PLAIN;
     if (config->vocabulary) {
         add_matrix(into, config->vocabulary, width, START_NORMAL,
                    plain ? 1 / sqrtf((float)width) : SMALL, "embedding.weight");
@@ -106,7 +108,8 @@ static void describe(parameters *into, const void *shared) {
         sh_parameters_add(into, vector_shape(START_ZERO, width), "input.bias");
         sh_stem_describe(into, config);
     }
-    if (!is_bare(config) && config->positions == SHOAL_LEARNED) /* small beside tokens */
+    if (!is_bare(config) &&
+        config->positions == SHOAL_POSITIONS_LEARNED) /* small beside tokens */
         add_matrix(into, config->max_length, width, START_NORMAL, SMALL,
                    "positions.weight");
     sh_frame_describe(into, config);
@@ -153,7 +156,7 @@ static void place(void *argument, block_layout *block) {
                    sh_mul_checked(pools(config) ? limits->batch : limits->rows,
                                   config->outputs),
                    sizeof(float));
-    if (config->positions == SHOAL_SINUSOIDAL)
+    if (config->positions == SHOAL_POSITIONS_SINUSOIDAL)
         model->sinusoids = reserve_floats(block, limits->length, width);
     if (pools(config)) {
         model->pooled = sh_reserve(block, pooled, sizeof(float));
@@ -234,11 +237,13 @@ static shoal_status create_over(shoal_transport *over, shoal_context *context,
         return sh_fail(context, SHOAL_INVALID,
                        "context, config or model is NULL, the context was refused, or "
                        "flags are neither 0 nor SHOAL_WITH_BACKWARD");
+    shoal_model_config own = shoal_model_config_defaults();
+    TRY(READ_STRUCT(context, shoal_model_config, config, &own));
     const encoder_limits limits = {.batch = max_batch,
                                    .rows = max_rows,
                                    .training = (flags & SHOAL_WITH_BACKWARD) != 0,
                                    .over = over};
-    return make_model(context, config, seed, limits, NULL, model);
+    return make_model(context, &own, seed, limits, NULL, model);
 }
 
 shoal_status shoal_model_create(shoal_context *context, const shoal_model_config *config,
@@ -261,8 +266,9 @@ shoal_status shoal_model_create_over(shoal_transport *transport, shoal_context *
                        model);
 }
 
-shoal_status shoal_model_view(shoal_model *model, const shoal_attention *attention,
-                              int64_t max_batch, int64_t max_rows, shoal_model **view) {
+shoal_status shoal_model_create_view(shoal_model *model, const shoal_attention *attention,
+                                     int64_t max_batch, int64_t max_rows,
+                                     shoal_model **view) {
     if (view)
         *view = NULL;
     if (!model || !view)
@@ -282,7 +288,7 @@ shoal_status shoal_model_view(shoal_model *model, const shoal_attention *attenti
                        "both; train one with shared_qk",
                        kind);
     }
-    if (config.positions != SHOAL_LEARNED && config.max_length < max_rows)
+    if (config.positions != SHOAL_POSITIONS_LEARNED && config.max_length < max_rows)
         config.max_length = max_rows;
     const encoder_limits limits = {.batch = max_batch, .rows = max_rows};
     return make_model(model->context, &config, model->seed, limits,
@@ -326,7 +332,7 @@ int shoal_model_parameter(shoal_model *model, int index, shoal_parameter *parame
     float *gradients = gradients_of(model);
     *parameter_out =
         (shoal_parameter){.name = found->name,
-                          .rank = found->rank,
+                          .dimensions = found->rank,
                           .values = model->arena->values + found->offset,
                           .gradients = gradients ? gradients + found->offset : NULL};
     memcpy(parameter_out->shape, found->shape, (size_t)found->rank * sizeof(int64_t));
@@ -437,7 +443,7 @@ typedef struct {
 static void pool_task(void *shared, int64_t task, int thread UNUSED) {
     const pool_call *c = shared;
     const model_kernels *kernels = sh_model_kernels(c->model->context);
-    const bool mean = c->model->config.pooling == SHOAL_MEAN_ROW;
+    const bool mean = c->model->config.pooling == SHOAL_POOLING_MEAN;
     const int64_t width = width_of(&c->model->config), first = c->offsets[task];
     const int64_t length = c->offsets[task + 1] - first;
     float *out = c->to + task * width;
@@ -451,7 +457,7 @@ static void pool_task(void *shared, int64_t task, int thread UNUSED) {
 
 static void pool_back_task(void *shared, int64_t task, int thread UNUSED) {
     const pool_call *c = shared;
-    const bool mean = c->model->config.pooling == SHOAL_MEAN_ROW;
+    const bool mean = c->model->config.pooling == SHOAL_POOLING_MEAN;
     const int64_t width = width_of(&c->model->config), first = c->offsets[task];
     const int64_t length = c->offsets[task + 1] - first;
     const float share = mean ? 1.0f / (float)length : 1;
@@ -506,7 +512,8 @@ static int64_t out_rows(const shoal_model *model, const shoal_model_inputs *inpu
 }
 
 static float embedding_scale(const shoal_model *model) {
-    return model->config.form == SHOAL_PLAIN ? sqrtf((float)width_of(&model->config)) : 1;
+    return model->config.form == SHOAL_FORM_PLAIN ? sqrtf((float)width_of(&model->config))
+                                                  : 1;
 }
 
 /* What the encoder is given, [R][M]. */
@@ -514,7 +521,7 @@ static const float *take_input(shoal_model *model, const shoal_model_inputs *inp
     const packing sequences = packing_of(inputs);
     const int64_t rows = packing_rows(&sequences), width = width_of(&model->config);
     const dropout_mask mask = sh_model_dropout(model, inputs, -1, inputs->first_row);
-    const bool framed = model->config.form != SHOAL_PLAIN;
+    const bool framed = model->config.form != SHOAL_FORM_PLAIN;
     float *x = framed ? model->frame.summed : model->x;
     if (is_bare(&model->config))
         return inputs->features;
@@ -526,7 +533,7 @@ static const float *take_input(shoal_model *model, const shoal_model_inputs *inp
                           (const_matrix){inputs->features, model->config.features},
                           (matrix){x, width}, NULL);
     sh_stem_forward(model, inputs, x);
-    if (model->config.positions != SHOAL_NO_POSITIONS)
+    if (model->config.positions != SHOAL_POSITIONS_NONE)
         sh_positions_forward(model->context, &sequences, width,
                              model->sinusoids ? model->sinusoids : model->learned.data,
                              x);
@@ -559,6 +566,9 @@ shoal_status shoal_model_forward(shoal_model *model, const shoal_model_inputs *i
     if (!model || !out)
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model or out is NULL");
+    shoal_model_inputs own = shoal_model_inputs_defaults();
+    TRY(READ_STRUCT(model->context, shoal_model_inputs, inputs, &own));
+    inputs = inputs ? &own : NULL;
     TRY(check_inputs(model, inputs));
     const packing sequences = packing_of(inputs);
     model->out_rows = -1;
@@ -581,7 +591,7 @@ static void input_backward(shoal_model *model, const shoal_model_inputs *inputs)
     float *gradient = model->gradient;
     if (mask.rate > 0)
         sh_dropout_apply(model->context, &mask, rows, width, gradient, gradient);
-    if (model->config.form != SHOAL_PLAIN)
+    if (model->config.form != SHOAL_FORM_PLAIN)
         sh_frame_input_back(model, inputs, gradient);
     if (model->learned.gradient)
         sh_positions_backward(model->context, &sequences, width, model->limits.length,
@@ -606,6 +616,9 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
                        model->limits.training
                            ? "dfeatures is not NULL, but only layers alone have them"
                            : "the model was made without SHOAL_WITH_BACKWARD");
+    shoal_model_inputs own = shoal_model_inputs_defaults();
+    TRY(READ_STRUCT(model->context, shoal_model_inputs, inputs, &own));
+    inputs = inputs ? &own : NULL;
     TRY(check_inputs(model, inputs));
     if (out_rows(model, inputs) != model->out_rows)
         return sh_fail(model->context, SHOAL_INVALID,

@@ -67,16 +67,17 @@ static shoal_status plan_attention(modern_stack *stack, const shoal_attention *a
     const text_config *config = stack->config;
     const int64_t dim = config->size / config->heads;
     const shoal_strides strides = {.head = dim, .position = 3 * config->size};
-    const shoal_problem problem = {.batch = stack->limits.batch,
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = stack->limits.batch,
                                    .heads = config->heads,
                                    .queries = stack->limits.length,
                                    .keys = stack->limits.length,
                                    .dim = dim,
                                    .value_dim = dim,
                                    .packed = 1,
-                                   .q = strides,
-                                   .k = strides,
-                                   .v = strides};
+                                   .q_strides = &strides,
+                                   .k_strides = &strides,
+                                   .v_strides = &strides};
     return shoal_plan_create(stack->context, &problem, attention, 0,
                              &stack->plans[local]);
 }
@@ -236,7 +237,8 @@ shoal_status sh_modern_forward(modern_stack *stack, const text_weights *weights,
                                const float **out) {
     const text_config *config = stack->config;
     const int64_t rows = packing_rows(sequences), size = config->size;
-    const shoal_inputs inputs = {.q = stack->projected,
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                 .q = stack->projected,
                                  .k = stack->projected + size,
                                  .v = stack->projected + 2 * size,
                                  .query_offsets = stack->offsets,

@@ -23,9 +23,9 @@ static shoal_status choose(pooling_file *f, const char *mode, const char *key) {
     static const struct {
         const char *mode;
         int32_t pooling;
-    } rows[] = {{"mean", SHOAL_POOL_MEAN},
-                {"cls", SHOAL_POOL_FIRST},
-                {"max", SHOAL_POOL_MAX}};
+    } rows[] = {{"mean", SHOAL_TEXT_POOLING_MEAN},
+                {"cls", SHOAL_TEXT_POOLING_FIRST},
+                {"max", SHOAL_TEXT_POOLING_MAX}};
     for (size_t i = 0; mode && f->chosen == 0 && i < sizeof rows / sizeof *rows; i++)
         if (strcmp(mode, rows[i].mode) == 0) {
             f->config->pooling = rows[i].pooling;

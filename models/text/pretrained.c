@@ -33,10 +33,11 @@ shoal_status shoal_text_model_config(shoal_context *context, const char *folder,
     config->feed_forward = read.feed_forward;
     config->shared_qk = 0;
     config->norm = SHOAL_NORM_POST;
-    config->activation = read.activation == ACTIVATION_RELU ? SHOAL_RELU : SHOAL_GELU;
-    config->positions = SHOAL_LEARNED;
+    config->activation = read.activation == ACTIVATION_RELU ? SHOAL_ACTIVATION_RELU
+                                                            : SHOAL_ACTIVATION_GELU;
+    config->positions = SHOAL_POSITIONS_LEARNED;
     config->dropout = read.dropout;
-    config->form = read.family == FAMILY_BERT ? SHOAL_BERT : SHOAL_ROBERTA;
+    config->form = read.family == FAMILY_BERT ? SHOAL_FORM_BERT : SHOAL_FORM_ROBERTA;
     config->types = read.types;
     config->epsilon = read.epsilon;
     return SHOAL_OK;
@@ -74,15 +75,15 @@ static const name_row *find_row(const name_row *rows, size_t count, const char *
 }
 
 static const char *prefix_of(const shoal_model_config *config) {
-    return config->form == SHOAL_BERT ? "bert." : "roberta.";
+    return config->form == SHOAL_FORM_BERT ? "bert." : "roberta.";
 }
 
 /* Names of a head and of an output have no prefix in front, but for BERT's pooler. */
 static const char *part_behind(const shoal_model_config *config, bool head,
                                const char **prefix) {
-    const bool bert = config->form == SHOAL_BERT;
+    const bool bert = config->form == SHOAL_FORM_BERT;
     *prefix = bert && head ? prefix_of(config) : "";
-    if (config->pooling == SHOAL_EVERY_ROW)
+    if (config->pooling == SHOAL_POOLING_NONE)
         return "qa_outputs.";
     if (head)
         return bert ? "pooler.dense." : "classifier.dense.";
@@ -121,7 +122,7 @@ static shoal_status check_model(shoal_context *context, const char *folder,
     if (!context || !folder || !model)
         return sh_fail(context, SHOAL_INVALID, "context, folder or model is NULL");
     const shoal_model_config *config = shoal_model_settings(model);
-    if (config->form == SHOAL_BERT || config->form == SHOAL_ROBERTA)
+    if (config->form == SHOAL_FORM_BERT || config->form == SHOAL_FORM_ROBERTA)
         return SHOAL_OK;
     return sh_fail(context, SHOAL_INVALID,
                    "the model is neither of BERT's nor of RoBERTa's form");
@@ -142,12 +143,12 @@ static shoal_status load_one(shoal_context *context, const char *folder,
     const file_tensor *found = sh_text_tensor_find(file, prefix, name);
     if (!found) /* encoders alone are saved without the prefix */
         found = sh_text_tensor_find(file, "", name);
-    int64_t shape[SHOAL_MAX_RANK];
+    int64_t shape[SHOAL_MAX_DIMENSIONS];
     memcpy(shape, to->shape, sizeof shape);
     const int64_t before = strcmp(to->name, "positions.weight") == 0 ? rows_before(config)
                                                                      : 0;
     shape[0] += before;
-    const bool fits = found && sh_file_tensor_has_shape(found, to->rank, shape);
+    const bool fits = found && sh_file_tensor_has_shape(found, to->dimensions, shape);
     if (!fits &&
         (strncmp(to->name, "head.", 5) == 0 || strncmp(to->name, "output.", 7) == 0))
         return SHOAL_OK;
@@ -203,7 +204,7 @@ static void list_one(saving *s, int64_t at, const shoal_model_config *settings,
     snprintf(s->names[at], sizeof s->names[at], "%s%s", prefix, name);
     *to = (file_tensor){.name = s->names[at],
                         .dtype = DTYPE_F32,
-                        .rank = one->rank,
+                        .rank = one->dimensions,
                         .data = one->values};
     memcpy(to->shape, one->shape, sizeof to->shape);
     if (strcmp(one->name, "positions.weight") != 0)

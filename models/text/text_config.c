@@ -176,7 +176,7 @@ static shoal_status read_modern(const config_file *f, text_config *config) {
 shoal_status sh_text_config_read(shoal_context *context, const char *label,
                                  const json_t *root, text_config *config) {
     const config_file f = {context, label, root};
-    *config = (text_config){.pooling = SHOAL_POOL_MEAN};
+    *config = (text_config){.pooling = SHOAL_TEXT_POOLING_MEAN};
     TRY(read_family(&f, config));
     const struct {
         const char *key;

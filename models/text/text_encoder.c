@@ -26,9 +26,9 @@ struct shoal_text_encoder {
     shoal_context *context;
     char folder[PATH_MAX];
     text_config config;
-    shoal_text_info info;
+    shoal_text_encoder_info info;
     int64_t stride;
-    int32_t long_texts;
+    shoal_long_texts long_texts;
     bool normalize;
     text_weights weights;
     text_limits limits;
@@ -68,18 +68,20 @@ shoal_status sh_text_config_open(shoal_context *context, const char *folder,
     return status;
 }
 
-static shoal_status check_options(shoal_text_encoder *e, const shoal_text_options *o) {
+static shoal_status check_options(shoal_text_encoder *e,
+                                  const shoal_text_encoder_options *o) {
     const int64_t positions = e->config.positions;
     if (o->rows < 0 || o->rows > INT32_MAX / 4 || o->window < 0 || o->stride < 0 ||
-        o->long_texts < SHOAL_LONG_WINDOWS || o->long_texts > SHOAL_LONG_STRETCH ||
-        o->pooling < SHOAL_POOL_OWN || o->pooling > SHOAL_POOL_MAX)
+        o->long_texts < SHOAL_LONG_TEXTS_WINDOWS ||
+        o->long_texts > SHOAL_LONG_TEXTS_STRETCH || o->pooling < SHOAL_TEXT_POOLING_OWN ||
+        o->pooling > SHOAL_TEXT_POOLING_MAX)
         return sh_fail(e->context, SHOAL_INVALID,
                        "text encoder: an option is negative or not of its enumeration");
     if (o->window > positions)
         return sh_fail(e->context, SHOAL_INVALID,
                        "a window of %lld tokens: this model has %lld positions",
                        (long long)o->window, (long long)positions);
-    const bool stretch = o->long_texts == SHOAL_LONG_STRETCH;
+    const bool stretch = o->long_texts == SHOAL_LONG_TEXTS_STRETCH;
     const int64_t window = o->window ? o->window : positions;
     if (stretch && (o->window || o->stride))
         return sh_fail(e->context, SHOAL_INVALID,
@@ -92,18 +94,19 @@ static shoal_status check_options(shoal_text_encoder *e, const shoal_text_option
                        (long long)o->stride, (long long)window);
     const int64_t usual = stretch ? STRETCHED_ROWS : USUAL_ROWS;
     const text_config *c = &e->config;
-    e->info = (shoal_text_info){.type = c->type,
-                                .layers = c->layers,
-                                .heads = c->heads,
-                                .size = c->size,
-                                .feed_forward = c->feed_forward,
-                                .vocabulary = c->vocabulary,
-                                .positions = positions,
-                                .window = window,
-                                .rows = o->rows && stretch
-                                            ? o->rows
-                                            : max(o->rows ? o->rows : usual, window),
-                                .pooling = o->pooling ? o->pooling : c->pooling};
+    e->info =
+        (shoal_text_encoder_info){.type = c->type,
+                                  .layers = c->layers,
+                                  .heads = c->heads,
+                                  .width = c->size,
+                                  .feed_forward = c->feed_forward,
+                                  .vocabulary = c->vocabulary,
+                                  .positions = positions,
+                                  .window = window,
+                                  .rows = o->rows && stretch
+                                              ? o->rows
+                                              : max(o->rows ? o->rows : usual, window),
+                                  .pooling = o->pooling ? o->pooling : c->pooling};
     e->stride = o->stride ? o->stride : (window + 1) / 2;
     e->long_texts = o->long_texts;
     e->normalize = o->normalize || e->config.normalize;
@@ -145,12 +148,13 @@ static void place(void *argument, block_layout *block) {
     e->pooled = reserve_floats(block, e->config.size, 1);
 }
 
-static shoal_status make_parts(shoal_text_encoder *e, const shoal_text_options *options) {
+static shoal_status make_parts(shoal_text_encoder *e,
+                               const shoal_text_encoder_options *options) {
     const char *spelling = options->attention ? options->attention : "full";
     shoal_attention attention;
     size_t bytes;
     TRY(sh_text_config_open(e->context, e->folder, &e->config));
-    if (options->pooling == SHOAL_POOL_OWN)
+    if (options->pooling == SHOAL_TEXT_POOLING_OWN)
         TRY(sh_text_modules_open(e->context, e->folder, &e->config));
     TRY(check_options(e, options));
     TRY(shoal_attention_parse(e->context, spelling, &attention));
@@ -172,9 +176,9 @@ static shoal_status make_parts(shoal_text_encoder *e, const shoal_text_options *
 }
 
 shoal_status shoal_text_encoder_open(shoal_context *context, const char *folder,
-                                     const shoal_text_options *options,
+                                     const shoal_text_encoder_options *options,
                                      shoal_text_encoder **made) {
-    static const shoal_text_options usual;
+    shoal_text_encoder_options own = shoal_text_encoder_options_defaults();
     if (!context)
         return SHOAL_INVALID;
     if (!folder || !made)
@@ -182,6 +186,7 @@ shoal_status shoal_text_encoder_open(shoal_context *context, const char *folder,
             context, SHOAL_INVALID,
             "text_encoder_open: there is no folder or no place for the encoder");
     *made = NULL;
+    TRY(READ_STRUCT(context, shoal_text_encoder_options, options, &own));
     if (strlen(folder) >= PATH_MAX)
         return sh_fail(context, SHOAL_INVALID, "text_encoder_open: the path is too long");
     shoal_text_encoder *e = sh_allocate(context, sizeof *e);
@@ -189,18 +194,18 @@ shoal_status shoal_text_encoder_open(shoal_context *context, const char *folder,
         return SHOAL_NO_MEMORY;
     *e = (shoal_text_encoder){.context = context};
     strcpy(e->folder, folder);
-    shoal_status status = make_parts(e, options ? options : &usual);
+    shoal_status status = make_parts(e, &own);
     if (status == SHOAL_OK)
         *made = e;
     else
-        shoal_text_encoder_close(e);
+        shoal_text_encoder_destroy(e);
     return status;
 }
 
-void shoal_text_encoder_close(shoal_text_encoder *e) {
+void shoal_text_encoder_destroy(shoal_text_encoder *e) {
     if (!e)
         return;
-    shoal_tokenizer_close(e->tokenizer);
+    shoal_tokenizer_destroy(e->tokenizer);
     sh_encoder_destroy(e->stack);
     sh_modern_destroy(e->modern);
     sh_text_weights_close(e->context, &e->weights);
@@ -210,7 +215,7 @@ void shoal_text_encoder_close(shoal_text_encoder *e) {
     sh_release(e->context, e);
 }
 
-const shoal_text_info *shoal_text_encoder_info(const shoal_text_encoder *e) {
+const shoal_text_encoder_info *shoal_text_encoder_describe(const shoal_text_encoder *e) {
     return e ? &e->info : NULL;
 }
 
@@ -341,9 +346,10 @@ static void pool(const shoal_text_encoder *e, int64_t count, const float *rows) 
     const int64_t size = e->config.size;
     float *to = e->pooled;
     memcpy(to, rows, (size_t)size * sizeof(float));
-    for (int64_t row = 1; row < count && e->info.pooling != SHOAL_POOL_FIRST; row++) {
+    for (int64_t row = 1; row < count && e->info.pooling != SHOAL_TEXT_POOLING_FIRST;
+         row++) {
         const float *x = rows + row * size;
-        if (e->info.pooling == SHOAL_POOL_MEAN)
+        if (e->info.pooling == SHOAL_TEXT_POOLING_MEAN)
             e->context->kernels->add(size, x, to);
         else
             for (int64_t i = 0; i < size; i++)
@@ -359,7 +365,7 @@ static void finish_vector(const shoal_text_encoder *e, int64_t sums, float *vect
         memset(vector, 0, (size_t)size * sizeof(float));
         return;
     }
-    if (e->info.pooling != SHOAL_POOL_MAX)
+    if (e->info.pooling != SHOAL_TEXT_POOLING_MAX)
         scale = 1 / (double)sums;
     for (int64_t i = 0; i < size; i++)
         square += (double)vector[i] * vector[i];
@@ -379,7 +385,7 @@ static shoal_status open_tokenizer(shoal_text_encoder *e) {
     const int64_t ids = shoal_tokenizer_size(e->tokenizer);
     const int64_t specials = e->tokenizer->single.count - 1;
     if (ids > e->config.vocabulary || specials >= e->info.window) {
-        shoal_tokenizer_close(e->tokenizer);
+        shoal_tokenizer_destroy(e->tokenizer);
         e->tokenizer = NULL;
         return ids > e->config.vocabulary
                    ? sh_fail(e->context, SHOAL_BAD_FILE,
@@ -396,7 +402,7 @@ static shoal_status open_tokenizer(shoal_text_encoder *e) {
 /* The windows of a text whose tokens were appended. */
 static shoal_status cut_text(shoal_text_encoder *e, int64_t text, int64_t count) {
     const int64_t specials = e->tokenizer->single.count - 1;
-    const bool stretch = e->long_texts == SHOAL_LONG_STRETCH;
+    const bool stretch = e->long_texts == SHOAL_LONG_TEXTS_STRETCH;
     const int64_t room = (stretch ? e->limits.length : e->info.window) - specials;
     const int64_t step = max(1, min(e->stride, room));
     if (stretch && count > room)
@@ -412,7 +418,7 @@ static shoal_status cut_text(shoal_text_encoder *e, int64_t text, int64_t count)
             return SHOAL_NO_MEMORY;
         e->pieces = pieces;
         e->pieces[e->piece_count++] = (text_piece){text, e->token_count + at, some};
-        if (at + some == count || e->long_texts == SHOAL_LONG_CUT)
+        if (at + some == count || e->long_texts == SHOAL_LONG_TEXTS_CUT)
             break;
     }
     e->token_count += count;
@@ -421,7 +427,10 @@ static shoal_status cut_text(shoal_text_encoder *e, int64_t text, int64_t count)
 
 static shoal_status take_text(shoal_text_encoder *e, int64_t text, const char *bytes,
                               int64_t size) {
-    const shoal_text given = {.text = bytes, .size = size, .bare = 1};
+    const shoal_text given = {.size = sizeof(shoal_text),
+                              .text = bytes,
+                              .bytes = size,
+                              .bare = 1};
     shoal_tokens tokens;
     if (!bytes)
         return sh_fail(e->context, SHOAL_INVALID, "there is none");
@@ -465,7 +474,7 @@ static int64_t put_piece(shoal_text_encoder *e, const text_piece *piece, int64_t
 static shoal_status run_batch(shoal_text_encoder *e, int64_t first, float *vectors,
                               int64_t *sums, int64_t *done) {
     const int64_t specials = e->tokenizer->single.count - 1;
-    const bool firsts = e->info.pooling == SHOAL_POOL_FIRST && !e->modern;
+    const bool firsts = e->info.pooling == SHOAL_TEXT_POOLING_FIRST && !e->modern;
     const float *hidden;
     int64_t batch = 0;
     e->offsets[0] = 0;
@@ -489,12 +498,12 @@ static shoal_status run_batch(shoal_text_encoder *e, int64_t first, float *vecto
         const int64_t size = e->config.size;
         float *to = vectors + piece->text * size;
         pool(e, rows, hidden + from * size);
-        if (e->info.pooling != SHOAL_POOL_MAX)
+        if (e->info.pooling != SHOAL_TEXT_POOLING_MAX)
             e->context->kernels->add(size, e->pooled, to);
         else
             for (int64_t i = 0; i < size; i++)
                 to[i] = e->pooled[i] > to[i] ? e->pooled[i] : to[i];
-        sums[piece->text] += e->info.pooling == SHOAL_POOL_MEAN ? rows : 1;
+        sums[piece->text] += e->info.pooling == SHOAL_TEXT_POOLING_MEAN ? rows : 1;
     }
     return SHOAL_OK;
 }
@@ -523,7 +532,7 @@ shoal_status shoal_text_encoder_embed(shoal_text_encoder *e, int64_t count,
     int64_t *sums = sh_allocate(e->context, (size_t)count * sizeof *sums);
     if (!sums)
         return SHOAL_NO_MEMORY;
-    const float start = e->info.pooling == SHOAL_POOL_MAX ? -INFINITY : 0;
+    const float start = e->info.pooling == SHOAL_TEXT_POOLING_MAX ? -INFINITY : 0;
     for (int64_t i = 0; i < count * size; i++)
         vectors[i] = start;
     memset(sums, 0, (size_t)count * sizeof *sums);

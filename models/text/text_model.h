@@ -34,8 +34,8 @@ typedef struct {
     bool local[TEXT_LAYERS_MOST];
     int64_t window;
     double theta[2]; /* global, local */
-    int32_t pooling; /* a shoal_text_pooling */
-    bool normalize;  /* vectors get length 1 */
+    shoal_text_pooling pooling;
+    bool normalize; /* vectors get length 1 */
 } text_config;
 
 enum { TEXT_CONFIG_LARGEST = 1 << 22 };

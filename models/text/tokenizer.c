@@ -26,7 +26,7 @@ bool sh_list_grow(shoal_context *context, void **at, int64_t count, int64_t *roo
     return true;
 }
 
-void shoal_tokenizer_close(shoal_tokenizer *t) {
+void shoal_tokenizer_destroy(shoal_tokenizer *t) {
     if (!t)
         return;
     shoal_context *context = t->context;
@@ -426,18 +426,22 @@ shoal_status shoal_tokenizer_encode(shoal_tokenizer *t, const shoal_text *text,
                                     shoal_tokens *tokens) {
     if (!t)
         return SHOAL_INVALID;
+    shoal_text own = shoal_text_defaults();
+    TRY(READ_STRUCT(t->context, shoal_text, text, &own));
+    text = text ? &own : NULL;
     if (!text || !text->text || !tokens)
         return sh_fail(t->context, SHOAL_INVALID,
                        "tokenizer_encode: there is no text or no place for its tokens");
     if (text->most < 0 || text->cut < SHOAL_CUT_LONGEST || text->cut > SHOAL_CUT_SECOND)
         return sh_fail(t->context, SHOAL_INVALID,
                        "tokenizer_encode: most is negative or cut is not a shoal_cut");
-    const int64_t size = text->size < 0 ? (int64_t)strlen(text->text) : text->size;
+    const int64_t size = text->bytes < 0 ? (int64_t)strlen(text->text) : text->bytes;
     TRY(tokens_of(t, text->text, size, &t->first));
     t->second.count = 0;
     if (text->pair)
         TRY(tokens_of(t, text->pair,
-                      text->pair_size < 0 ? (int64_t)strlen(text->pair) : text->pair_size,
+                      text->pair_bytes < 0 ? (int64_t)strlen(text->pair)
+                                           : text->pair_bytes,
                       &t->second));
     static const token_template bare = {2, {{0, 0, 0}, {1, 0, 1}}};
     const token_template *around = text->bare   ? &bare

@@ -389,7 +389,7 @@ static shoal_status finish(const reading *r, shoal_status status,
     if (status == SHOAL_OK)
         *made = r->to;
     else
-        shoal_tokenizer_close(r->to);
+        shoal_tokenizer_destroy(r->to);
     return status;
 }
 

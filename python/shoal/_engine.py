@@ -128,6 +128,11 @@ class OwnedPlan:
         self.check(lib.shoal_backward(self.handle, inputs, gradients))
 
 
+def _strides(layout: Layout) -> Any:
+    """A pointer to strides, or None for a contiguous array."""
+    return ctypes.pointer(Strides(*layout)) if any(layout) else None
+
+
 class NativePlan(OwnedPlan):
     """The plan of one process."""
 
@@ -149,10 +154,7 @@ class NativePlan(OwnedPlan):
             key.causal,
             key.dropout,
             key.dtype,
-            Strides(*key.q),
-            Strides(*key.k),
-            Strides(*key.v),
-            Strides(*key.out),
+            *(_strides(layout) for layout in (key.q, key.k, key.v, key.out)),
         )
         handle = ctypes.c_void_p()
         self.check(

@@ -14,9 +14,9 @@ from ctypes import c_size_t, c_uint, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
-INTERFACE = (0, 2)  # major and minor version of the shoal.h that is mirrored here
+INTERFACE = (1, 0)  # major and minor version of the shoal.h that is mirrored here
 
-OK, INVALID, BAD_FILE, IO, NO_MEMORY = range(5)  # shoal_status
+OK, INVALID, BAD_FILE, IO, NO_MEMORY, CANCELLED = range(6)  # shoal_status
 FLOAT32, INT32, FLOAT16, BFLOAT16 = range(4)  # shoal_dtype
 WITH_BACKWARD = 1
 
@@ -27,8 +27,16 @@ class ShoalError(ValueError):
     __module__ = "shoal"
 
 
-class Options(ctypes.Structure):
+class Sized(ctypes.Structure):
+    """A configuration struct, whose first field is its size."""
+
+    def __init__(self, *values: Any, **fields: Any) -> None:
+        super().__init__(ctypes.sizeof(self), *values, **fields)
+
+
+class Options(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("threads", c_int),
         ("isa", c_char_p),
         ("allocate", c_void_p),
@@ -48,14 +56,15 @@ class Attention(ctypes.Structure):
         ("rounds", c_int32),
         ("window", c_int32),
         ("rank", c_int32),
-        ("groups", c_int32),
-        ("normaliser", c_int32),
+        ("clustering", c_int),
+        ("normaliser", c_int),
         ("keyclusters", c_int32),
         ("block", c_int32),
         ("pool", c_int32),
         ("near", c_int32),
         ("tolerance", c_float),
         ("seed", c_uint64),
+        ("reserved", c_int32 * 8),
     ]
 
 
@@ -69,7 +78,7 @@ class KindRow(ctypes.Structure):
         ("exact", c_int),
         ("keys_are_queries", c_int),
         ("unit_keys", c_int),
-        ("has_groups", c_int),
+        ("has_clusters", c_int),
         ("has_top_keys", c_int),
         ("has_seed", c_int),
         ("has_tolerance", c_int),
@@ -91,8 +100,9 @@ class PairStrides(ctypes.Structure):
     ]
 
 
-class Problem(ctypes.Structure):
+class Problem(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("batch", c_int64),
         ("heads", c_int64),
         ("kv_heads", c_int64),
@@ -105,15 +115,16 @@ class Problem(ctypes.Structure):
         ("causal", c_int),
         ("dropout", c_float),
         ("dtype", c_int),
-        ("q", Strides),
-        ("k", Strides),
-        ("v", Strides),
-        ("out", Strides),
+        ("q_strides", POINTER(Strides)),
+        ("k_strides", POINTER(Strides)),
+        ("v_strides", POINTER(Strides)),
+        ("out_strides", POINTER(Strides)),
     ]
 
 
-class Inputs(ctypes.Structure):
+class Inputs(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("q", c_void_p),
         ("k", c_void_p),
         ("v", c_void_p),
@@ -121,20 +132,21 @@ class Inputs(ctypes.Structure):
         ("key_lengths", c_void_p),
         ("query_offsets", c_void_p),
         ("key_offsets", c_void_p),
-        ("groups", c_void_p),
+        ("clusters", c_void_p),
         ("state", c_void_p),
         ("key_bias", c_void_p),
-        ("key_bias_strides", Strides),
+        ("key_bias_strides", POINTER(Strides)),
         ("bias", c_void_p),
         ("mask", c_void_p),
-        ("bias_strides", PairStrides),
-        ("mask_strides", PairStrides),
+        ("bias_strides", POINTER(PairStrides)),
+        ("mask_strides", POINTER(PairStrides)),
         ("dropout_seed", c_uint64),
     ]
 
 
-class GradientPointers(ctypes.Structure):
+class GradientPointers(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("out", c_void_p),
         ("dout", c_void_p),
         ("dq", c_void_p),
@@ -187,7 +199,7 @@ SIGNATURES = {
     "shoal_forward": (c_int, [c_void_p, POINTER(Inputs), c_void_p]),
     "shoal_dropout_factor": (c_float, [c_float, c_uint64, c_int64, c_int64, c_int64]),
     "shoal_backward": (c_int, [c_void_p, POINTER(Inputs), POINTER(GradientPointers)]),
-    "shoal_plan_groups": (c_void_p, [c_void_p, c_void_p]),
+    "shoal_plan_clusters": (c_void_p, [c_void_p, c_void_p]),
     "shoal_plan_top_keys": (c_void_p, [c_void_p, c_void_p]),
     "shoal_plan_picked": (c_int, [c_void_p, c_void_p, POINTER(Attention)]),
     "shoal_error_estimate": (
@@ -214,7 +226,7 @@ def library_path() -> Path:
 
 def system_name(library: str) -> str:
     """How the dynamic linker knows an installed library."""
-    return f"{library}.so.{INTERFACE[0]}.{INTERFACE[1]}"
+    return f"{library}.so.{INTERFACE[0]}"
 
 
 def _set_signatures(library: ctypes.CDLL, signatures: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ class Kind(NamedTuple):
     cost: str
     summary: str
     keys_are_queries: bool
-    has_groups: bool
+    has_clusters: bool
     has_top_keys: bool
     has_seed: bool
 
@@ -156,7 +156,7 @@ def groups(
     """
     if type(kind) is not str:
         _engine.refuse_kind(kind)
-    if not kind_rows()[_engine.parse(kind).kind].has_groups:
+    if not kind_rows()[_engine.parse(kind).kind].has_clusters:
         raise ShoalError(f"{kind} has no groups")
     keys = four_axes(q, "q") if k is None else four_axes(k, "k")
     v = np.zeros(keys.shape[:3] + (1,), keys.dtype)
@@ -235,7 +235,7 @@ def kinds() -> list[Kind]:
             row.cost.decode(),
             row.summary.decode(),
             bool(row.keys_are_queries),
-            bool(row.has_groups),
+            bool(row.has_clusters),
             bool(row.has_top_keys),
             bool(row.has_seed),
         )

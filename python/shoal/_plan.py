@@ -262,7 +262,7 @@ class Plan(Handle):
         """int32 [batch, heads, queries]: the last forward's groups, -1 in the padding;
         None for kinds without."""
         key = self._key
-        return self._copy(lib.shoal_plan_groups, lambda _: (key.queries,))
+        return self._copy(lib.shoal_plan_clusters, lambda _: (key.queries,))
 
     @property
     def top_keys(self) -> IntArray | None:

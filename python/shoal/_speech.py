@@ -19,13 +19,14 @@ import numpy as np
 
 from . import _checked
 from ._handle import LibraryHandle
-from ._native import Options, ShoalError, load_part
+from ._native import Options, ShoalError, Sized, load_part
 
 RATE = 16000
 
 
-class SpeechOptions(ctypes.Structure):
+class SpeechOptions(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("attention", c_char_p),
         ("beams", c_int),
         ("force", c_int),
@@ -34,8 +35,9 @@ class SpeechOptions(ctypes.Structure):
     ]
 
 
-class RecordingParts(ctypes.Structure):
+class RecordingParts(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("paths", POINTER(c_char_p)),
         ("files", c_int),
         ("gap", c_double),
@@ -50,8 +52,9 @@ class RecordingParts(ctypes.Structure):
 PROGRESS = CFUNCTYPE(None, c_void_p, c_double, c_double)
 
 
-class TranscribeOptions(ctypes.Structure):
+class TranscribeOptions(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("language", c_char_p),
         ("translate", c_int),
         ("beams", c_int),
@@ -103,6 +106,7 @@ class SummaryParts(ctypes.Structure):
         ("fallbacks", c_int64),
         ("silent", c_int64),
         ("tokens", c_int64),
+        ("reserved", c_int64 * 4),
     ]
 
 
@@ -125,7 +129,7 @@ SIGNATURES = {
         c_int,
         [c_void_p, c_char_p, POINTER(SpeechOptions), POINTER(c_void_p)],
     ),
-    "shoal_speech_close": (None, [c_void_p]),
+    "shoal_speech_destroy": (None, [c_void_p]),
     "shoal_speech_transcribe": (
         c_int,
         [
@@ -236,7 +240,7 @@ class Speech(LibraryHandle):
     _busy_message = (
         "it is transcribing, one recording at a time; finish or close that iterator first"
     )
-    _close_function = "shoal_speech_close"
+    _close_function = "shoal_speech_destroy"
 
     def __init__(
         self,

@@ -15,14 +15,15 @@ import numpy as np
 
 from . import _checked
 from ._handle import LibraryHandle
-from ._native import Options, ShoalError, load_part
+from ._native import Options, ShoalError, Sized, load_part
 
 LONG = ("windows", "cut", "stretch")  # shoal_long_texts
 POOLING = ("own", "mean", "first", "max")  # shoal_text_pooling
 
 
-class TextOptions(ctypes.Structure):
+class TextOptions(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("attention", c_char_p),
         ("rows", c_int64),
         ("window", c_int64),
@@ -38,7 +39,7 @@ class TextInfo(ctypes.Structure):
         ("type", c_char_p),
         ("layers", c_int64),
         ("heads", c_int64),
-        ("size", c_int64),
+        ("width", c_int64),
         ("feed_forward", c_int64),
         ("vocabulary", c_int64),
         ("positions", c_int64),
@@ -57,8 +58,8 @@ SIGNATURES = {
         ctypes.c_int,
         [c_void_p, c_char_p, POINTER(TextOptions), POINTER(c_void_p)],
     ),
-    "shoal_text_encoder_close": (None, [c_void_p]),
-    "shoal_text_encoder_info": (POINTER(TextInfo), [c_void_p]),
+    "shoal_text_encoder_destroy": (None, [c_void_p]),
+    "shoal_text_encoder_describe": (POINTER(TextInfo), [c_void_p]),
     "shoal_text_encoder_embed": (
         ctypes.c_int,
         [c_void_p, c_int64, c_void_p, c_void_p, c_void_p],
@@ -81,7 +82,7 @@ class TextEncoder(LibraryHandle):
 
     __module__ = "shoal"
     _what = "the encoder"
-    _close_function = "shoal_text_encoder_close"
+    _close_function = "shoal_text_encoder_destroy"
 
     def __init__(
         self,
@@ -112,9 +113,9 @@ class TextEncoder(LibraryHandle):
                 self._context, path, byref(options), byref(self._native)
             )
         )
-        info = self._lib.shoal_text_encoder_info(self._native).contents
+        info = self._lib.shoal_text_encoder_describe(self._native).contents
         self.type: str = info.type.decode()
-        self.size: int = info.size
+        self.size: int = info.width
         self.positions: int = info.positions
         self.window: int = info.window
 

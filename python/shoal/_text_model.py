@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Sequence
 from ctypes import byref
@@ -44,7 +45,7 @@ class TextModel(LibraryHandle):
 
     __module__ = "shoal"
     _what = "the model"
-    _close_function = "shoal_finetuned_close"
+    _close_function = "shoal_finetuned_destroy"
 
     def __init__(
         self,
@@ -63,7 +64,7 @@ class TextModel(LibraryHandle):
                 self._context, encoded, kind, byref(self._native)
             )
         )
-        info = self._lib.shoal_finetuned_describe(self._native)
+        info = self._lib.shoal_finetuned_describe(self._native).contents
         self.task: str = info.task.decode()
         self.dataset: str = info.dataset.decode()
         self.path = os.fsdecode(info.path)
@@ -90,9 +91,10 @@ class TextModel(LibraryHandle):
             if len(pair) not in (1, 2):
                 raise ShoalError(f"texts[{i}] has {len(pair)} parts: it must be a pair")
             encoded = [_checked.any_text(f"texts[{i}]", part) for part in pair]
-            rows[i].text, rows[i].size = encoded[0], len(encoded[0])
+            rows[i].size = ctypes.sizeof(TextParts)
+            rows[i].text, rows[i].bytes = encoded[0], len(encoded[0])
             if len(encoded) == 2:
-                rows[i].pair, rows[i].pair_size = encoded[1], len(encoded[1])
+                rows[i].pair, rows[i].pair_bytes = encoded[1], len(encoded[1])
         found = np.empty((len(texts), self._outputs), np.float32)
         with self._turn():
             self._check(

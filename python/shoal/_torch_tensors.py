@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 from functools import lru_cache
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
@@ -250,10 +251,10 @@ def broadcasts(tensor: Tensor, shape: tuple[int, int, int, int], name: str) -> T
 
 def pairs_of(
     tensor: Tensor, shape: tuple[int, int, int, int], name: str
-) -> tuple[Tensor, PairStrides]:
+) -> tuple[Tensor, Any]:
     """A bias or mask [batch, heads, queries, keys], or 1 of any, and its strides."""
     wide = broadcasts(tensor, shape, name)
-    return wide, PairStrides(*wide.stride())
+    return wide, ctypes.pointer(PairStrides(*wide.stride()))
 
 
 def is_of_keys(bias: Tensor) -> bool:
@@ -261,13 +262,13 @@ def is_of_keys(bias: Tensor) -> bool:
     return bias.dim() == 4 and bias.shape[2] == 1
 
 
-def key_bias_of(bias: Tensor, shape: tuple[int, int, int, int]) -> tuple[Tensor, Strides]:
+def key_bias_of(bias: Tensor, shape: tuple[int, int, int, int]) -> tuple[Tensor, Any]:
     """A bias [batch, heads, 1, keys], or 1 of any, and its strides."""
     batch, heads, _, keys = shape
     wide = broadcasts(bias, (batch, heads, 1, keys), "bias")[:, :, 0]
     if not any(wide.stride()):  # which would mean contiguous
         wide = wide.contiguous()
-    return wide, Strides(*wide.stride())
+    return wide, ctypes.pointer(Strides(*wide.stride()))
 
 
 def lengths_of(lengths: Tensor, batch: int, name: str) -> Tensor:

@@ -82,7 +82,7 @@ class Transformer(LibraryHandle):
             )
             self._check(library.shoal_checkpoint_load_average(checkpoint, self._native))
         finally:
-            library.shoal_checkpoint_close(checkpoint)
+            library.shoal_checkpoint_destroy(checkpoint)
         self.attention = spell(config.attention)
         self.outputs: int = config.outputs
         self.max_length: int = config.max_length

@@ -43,6 +43,7 @@ EXCHANGE = CFUNCTYPE(
     c_int, POINTER(Transport), POINTER(c_int64), c_void_p, POINTER(c_int64), c_void_p
 )
 Transport._fields_ = [
+    ("user", c_void_p),
     ("rank", c_int32),
     ("ranks", c_int32),
     ("local_rank", c_int32),
@@ -56,6 +57,7 @@ Transport._fields_ = [
     ("gather_parts", PARTS),
     ("broadcast", BROADCAST),
     ("exchange", EXCHANGE),
+    ("reserved", c_void_p * 4),
 ]
 
 lib.shoal_plan_create_over.restype = c_int

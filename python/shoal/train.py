@@ -81,7 +81,7 @@ def fields(task: str, preset: str | None = None) -> list[dict[str, Any]]:
 
 def _defaults(session: Session, task: Any, preset: str | None, config: Any) -> None:
     session.check(
-        session.lib.shoal_config_defaults(
+        session.lib.shoal_config_init(
             session.context,
             task,
             _checked.optional_text("preset", preset),
@@ -199,7 +199,7 @@ class Run:
         watcher = Watcher(progress, str(self.path))
         options = EvaluationOptions()
         library = load_train("shoal.train.Run.evaluate")
-        library.shoal_evaluation_options_defaults(byref(options), ctypes.sizeof(options))
+        library.shoal_evaluation_options_init(byref(options), ctypes.sizeof(options))
         chosen = (Attention * len(kinds))(*(parse(kind) for kind in kinds))
         options.attention, options.kinds = chosen, len(kinds)
         options.controls, options.skip_bad = bool(controls), bool(skip_bad)
@@ -217,7 +217,7 @@ class Run:
         with Session(library, threads) as session:
             made = c_void_p()
             with watcher.watching():
-                status = library.shoal_evaluate(
+                status = library.shoal_evaluation_create(
                     session.context, os.fsencode(self.path), byref(options), byref(made)
                 )
             try:
@@ -240,7 +240,8 @@ def recogniser_options(
     lexicon: str | None,
     lm: str | os.PathLike[str] | None,
 ) -> RecogniserOptions:
-    options: RecogniserOptions = library.shoal_recogniser_defaults()
+    options = RecogniserOptions()
+    library.shoal_recogniser_options_init(byref(options), ctypes.sizeof(options))
     options.attention = _checked.optional_text("attention", attention)
     options.beams = _checked.size("beams", beams)
     options.piece = _checked.number("piece", piece)
@@ -286,7 +287,7 @@ def _train(
     ]
     watcher = Watcher(progress, os.fspath(out))
     options, result = RunOptions(), RunResult()
-    library.shoal_run_options_defaults(byref(options), ctypes.sizeof(options))
+    library.shoal_run_options_init(byref(options), ctypes.sizeof(options))
     options.folder, options.resume = folder, bool(resume)
     setattr(options, "from", None if start is None else _checked.path("start", start))
     said = (Setting * len(rows))(*(Setting(*row) for row in rows))

@@ -84,7 +84,7 @@ def fields_of(structure: str) -> list[str]:
     for declaration in filter(str.strip, body.split(";")):
         function = re.search(r"\(\*(\w+)\)", declaration)
         names = [function[0]] if function else declaration.split(",")
-        found += [re.findall(r"\w+", name)[-1] for name in names]
+        found += [re.findall(r"\w+", name.split("[")[0])[-1] for name in names]
     return found
 
 
@@ -103,7 +103,7 @@ def test_every_function_is_in_the_header_and_the_library():
 
 
 def test_version():
-    assert re.fullmatch(r"\d+\.\d+\.\d+", shoal.__version__)
+    assert re.fullmatch(r"\d+\.\d+\.\d+(rc\d+)?", shoal.__version__)
     assert f'#define SHOAL_VERSION "{shoal.__version__}"' in header()
 
 

@@ -213,14 +213,19 @@ void sh_fbank_destroy(fbank *f) {
 /* ---- Frames ---------------------------------------------------------------------- */
 
 int64_t shoal_fbank_frames(const shoal_fbank_options *options, int64_t samples) {
-    const frame_sizes sizes = sizes_of(sh_fbank_rate(options));
-    if (options && options->centred)
+    shoal_fbank_options own = shoal_fbank_options_defaults();
+    if (READ_STRUCT(NULL, shoal_fbank_options, options, &own) != SHOAL_OK)
+        return -1;
+    const frame_sizes sizes = sizes_of(sh_fbank_rate(&own));
+    if (own.centred)
         return samples < 0 ? 0 : (samples + sizes.shift / 2) / sizes.shift;
     return samples < sizes.window ? 0 : 1 + (samples - sizes.window) / sizes.shift;
 }
 
 void sh_fbank_compute(fbank *f, const float *samples, int64_t count, float *out) {
-    const shoal_fbank_options options = {.centred = f->centred, .rate = f->rate};
+    const shoal_fbank_options options = {.size = sizeof(shoal_fbank_options),
+                                         .centred = f->centred,
+                                         .rate = f->rate};
     const frame_sizes sizes = f->sizes;
     const int window = sizes.window;
     const int64_t frames = shoal_fbank_frames(&options, count);
@@ -258,6 +263,9 @@ void sh_fbank_compute(fbank *f, const float *samples, int64_t count, float *out)
 shoal_status shoal_fbank(shoal_context *context, const shoal_fbank_options *options,
                          const float *samples, int64_t count, float *features) {
     fbank *f;
+    shoal_fbank_options own = shoal_fbank_options_defaults();
+    TRY(READ_STRUCT(context, shoal_fbank_options, options, &own));
+    options = &own;
     if (!context || count < 0 || (count > 0 && !samples) ||
         (shoal_fbank_frames(options, count) > 0 && !features))
         return sh_fail(context, SHOAL_INVALID,

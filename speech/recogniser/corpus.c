@@ -339,13 +339,13 @@ static shoal_status make_units(shoal_corpus *corpus, const corpus_lists *lists) 
     const shoal_corpus_options *options = &corpus->options;
     for (int64_t i = 0; good && options->units && i < options->unit_count; i++)
         good = append_unit(corpus, options->units[i], &room);
-    const bool learns = !options->units && options->characters == 2;
+    const bool learns = !options->units && options->unit_type == 2;
     if (good && learns)
         good = learn_units(corpus, lists, &room);
     for (int64_t i = 0; good && !options->units && !learns && i < corpus->utterance_count;
          i++) {
         const char *at = transcript_of(lists, &corpus->utterances[i]);
-        while (good && (at = next_unit(at, options->characters, text, NULL)))
+        while (good && (at = next_unit(at, options->unit_type, text, NULL)))
             good = append_unit(corpus, text, &room);
         if (corpus->info.units - since > 100000) { /* mostly repetitions */
             sort_units(corpus);
@@ -368,9 +368,9 @@ static shoal_status take_labels(shoal_corpus *corpus, const corpus_lists *lists)
         const char *at = transcript_of(lists, one);
         char text[64];
         one->first_label = corpus->label_count;
-        while ((at = next_unit(at, corpus->options.characters, text, NULL))) {
+        while ((at = next_unit(at, corpus->options.unit_type, text, NULL))) {
             const char *key = text;
-            const bool pieces = corpus->options.characters == 2;
+            const bool pieces = corpus->options.unit_type == 2;
             int32_t numbers[SUBWORDS_MOST] = {-1};
             char **found = pieces
                                ? NULL
@@ -444,7 +444,7 @@ static void find_scale(double sum, double squares, double count, float *mean,
 void shoal_features_normalise(const shoal_features_config *config, int64_t count,
                               float *frames) {
     const int64_t bands = config->bands;
-    if (config->normalise == SHOAL_NORMALISE_NOTHING)
+    if (config->normalise == SHOAL_NORMALISE_NONE)
         return;
     for (int64_t band = 0; band < bands; band++) {
         double sum = 0, squares = 0;
@@ -500,7 +500,7 @@ static shoal_status find_statistics(shoal_corpus *corpus) {
         free(sums);
         return no_memory(corpus->context);
     }
-    const bool wanted = kind != SHOAL_NORMALISE_NOTHING;
+    const bool wanted = kind != SHOAL_NORMALISE_NONE;
     for (int64_t i = 0; wanted && i < corpus->info.utterances; i++) {
         const corpus_utterance *one = &corpus->utterances[i];
         const float *row = corpus->features + one->first_frame * bands;
@@ -616,7 +616,7 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
     for (int64_t i = 0; i < corpus->utterance_count; i++)
         check_transcript(&corpus->utterances[i],
                          find(lists, LABELS, corpus->utterances[i].id),
-                         corpus->options.characters);
+                         corpus->options.unit_type);
     TRY(make_units(corpus, lists));
     TRY(take_labels(corpus, lists));
     /* Which utterances each recording has. */
@@ -675,13 +675,18 @@ shoal_status shoal_corpus_open(shoal_context *context, const char *folder,
     if (!context || !context->kernels || !folder || !options || !corpus)
         return sh_fail(context, SHOAL_INVALID,
                        "context, folder, options or corpus is NULL");
-    if (!options->cache || options->normalise < SHOAL_NORMALISE_SPEAKER ||
-        options->normalise > SHOAL_NORMALISE_NOTHING ||
+    shoal_corpus_options own = shoal_corpus_options_defaults();
+    TRY(READ_STRUCT(context, shoal_corpus_options, options, &own));
+    own.fbank.size = sizeof own.fbank;
+    options = &own;
+    if (!options->cache || options->unit_type > SHOAL_UNITS_SUBWORDS ||
+        options->normalise < SHOAL_NORMALISE_SPEAKER ||
+        options->normalise > SHOAL_NORMALISE_NONE ||
         (options->speed != 0 && !(options->speed >= 0.5 && options->speed <= 2)) ||
         options->unit_count < 0 || (options->unit_count > 0 && !options->units))
         return sh_fail(context, SHOAL_INVALID,
-                       "cache or units is NULL, invalid value for normalise, or speed is "
-                       "not from 0.5 to 2");
+                       "cache or units is NULL, invalid value for unit_type or "
+                       "normalise, or speed is not from 0.5 to 2");
     shoal_corpus *made = calloc(1, sizeof *made);
     if (!made)
         return no_memory(context);
@@ -694,11 +699,11 @@ shoal_status shoal_corpus_open(shoal_context *context, const char *folder,
     if (status == SHOAL_OK)
         *corpus = made;
     else
-        shoal_corpus_close(made);
+        shoal_corpus_destroy(made);
     return status;
 }
 
-void shoal_corpus_close(shoal_corpus *corpus) {
+void shoal_corpus_destroy(shoal_corpus *corpus) {
     if (!corpus)
         return;
     for (int i = 0; i < LISTS; i++)
@@ -714,8 +719,8 @@ void shoal_corpus_close(shoal_corpus *corpus) {
              corpus->labels, corpus->means, corpus->scales, corpus);
 }
 
-shoal_corpus_info shoal_corpus_describe(const shoal_corpus *corpus) {
-    return corpus ? corpus->info : (shoal_corpus_info){0};
+const shoal_corpus_info *shoal_corpus_describe(const shoal_corpus *corpus) {
+    return corpus ? &corpus->info : NULL;
 }
 
 int shoal_corpus_utterance(const shoal_corpus *corpus, int64_t index,

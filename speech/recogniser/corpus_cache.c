@@ -258,7 +258,7 @@ static void end_reading(reading *r, int threads) {
 /* A context may not be shared by threads: each has its own, of one thread. */
 static shoal_status begin_reading(shoal_corpus *corpus, reading *r) {
     const int threads = corpus->context->threads;
-    const shoal_options options = {.threads = 1};
+    const shoal_options options = {.size = sizeof(shoal_options), .threads = 1};
     *r = (reading){.corpus = corpus,
                    .contexts = calloc((size_t)threads, sizeof *r->contexts),
                    .banks = calloc((size_t)threads, sizeof *r->banks),
@@ -420,7 +420,8 @@ static shoal_status make_file(shoal_corpus *corpus, const char *path, uint64_t k
     shoal_replacement_destroy(to);
     free(rows);
     if (status == SHOAL_OK && stopped)
-        return sh_fail(corpus->context, SHOAL_INVALID, "stopped as asked for");
+        return sh_fail(corpus->context, SHOAL_CANCELLED,
+                       "cancelled while features were computed");
     if (status == SHOAL_OK && rename(part, path) != 0)
         return sh_file_cannot(corpus->context, path, "rename the features to it");
     return status;
@@ -509,6 +510,9 @@ shoal_status shoal_fbank_file(shoal_context *context, const shoal_fbank_options 
     if (!context || !path || !features || !frames)
         return sh_fail(context, SHOAL_INVALID,
                        "context, path, features or frames is NULL");
+    shoal_fbank_options own = shoal_fbank_options_defaults();
+    TRY(READ_STRUCT(context, shoal_fbank_options, options, &own));
+    options = &own;
     shoal_status status = sh_fbank_create(context, options, &bank);
     if (status == SHOAL_OK)
         status = read_sound(context, path, sh_fbank_rate(options), false, &s);

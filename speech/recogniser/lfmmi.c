@@ -18,7 +18,8 @@ static const double broken_step = -10;
 
 struct shoal_lfmmi {
     shoal_context *context;
-    shoal_lfmmi_options options; /* with what 0 stands for */
+    shoal_lfmmi_options options;
+    shoal_lfmmi_info info; /* of the last shoal_lfmmi_describe */
     const shoal_lexicon *lexicon;
     phone_lm lm;
     den_graph den;
@@ -33,20 +34,27 @@ static shoal_status no_memory(shoal_context *context) {
 
 /* ---- Making ------------------------------------------------------------------------ */
 
+void shoal_lfmmi_options_init(shoal_lfmmi_options *options, size_t size) {
+    const shoal_lfmmi_options known = {.size = sizeof known,
+                                       .topology = SHOAL_TOPOLOGY_CHAIN,
+                                       .order = 4,
+                                       .extra = 2000,
+                                       .leak = 0.1f,
+                                       .l2 = 5e-5f,
+                                       .range = 0.01f};
+    sh_write_struct(options, size, &known, sizeof known);
+}
+
 static shoal_status begin(shoal_context *context, const shoal_lfmmi_options *options,
                           const shoal_lexicon *lexicon, shoal_lfmmi **made) {
-    shoal_lfmmi_options o = options ? *options : (shoal_lfmmi_options){0};
-    o.topology = o.topology ? o.topology : SHOAL_TOPOLOGY_CHAIN;
-    o.order = o.order ? o.order : 4;
-    o.extra = o.extra ? (o.extra < 0 ? -1 : o.extra) : 2000;
-    o.leak = o.leak == 0 ? 0.1f : o.leak;
-    o.l2 = o.l2 < 0 ? 0 : o.l2 == 0 ? 5e-5f : o.l2;
-    o.range = o.range < 0 ? 0 : o.range == 0 ? 0.01f : o.range;
-    if (o.topology < SHOAL_TOPOLOGY_CHAIN || o.topology > SHOAL_TOPOLOGY_BLANK ||
-        !(o.leak >= 1e-8f && o.leak <= 1) || !isfinite(o.l2) || !isfinite(o.range))
+    shoal_lfmmi_options o = shoal_lfmmi_options_defaults();
+    TRY(READ_STRUCT(context, shoal_lfmmi_options, options, &o));
+    if (o.topology > SHOAL_TOPOLOGY_BLANK || !(o.leak >= 1e-8f && o.leak <= 1) ||
+        o.extra < 0 || !(o.l2 >= 0 && isfinite(o.l2)) ||
+        !(o.range >= 0 && isfinite(o.range)))
         return sh_fail(context, SHOAL_INVALID,
-                       "there is no such topology, the leak is not 1e-8 to 1, or l2 or "
-                       "range is not finite");
+                       "LF-MMI: invalid value for topology, leak is not 1e-8 to 1, or "
+                       "extra, l2 or range is negative or not finite");
     *made = calloc(1, sizeof **made);
     lfmmi_scratch *scratch = calloc((size_t)context->threads, sizeof *scratch);
     if (!*made || !scratch) {
@@ -67,9 +75,10 @@ static shoal_status find_model(shoal_lfmmi *made, const phone_texts *texts) {
     char path[4096];
     const shoal_lfmmi_options *o = &made->options;
     shoal_context *context = made->context;
+    const int64_t extra = o->extra > 0 ? o->extra : -1; /* -1: all histories */
     if (!o->cache)
-        return sh_phone_lm_make(context, texts, o->order, o->extra, &made->lm);
-    const uint64_t key = sh_phone_lm_key(texts, o->order, o->extra);
+        return sh_phone_lm_make(context, texts, o->order, extra, &made->lm);
+    const uint64_t key = sh_phone_lm_key(texts, o->order, extra);
     const int length = snprintf(path, sizeof path, "%s/phones%d-%016llx.ngrams", o->cache,
                                 (int)o->order, (unsigned long long)key);
     if (length < 0 || length >= (int)sizeof path)
@@ -78,16 +87,17 @@ static shoal_status find_model(shoal_lfmmi *made, const phone_texts *texts) {
                    sh_phone_lm_read(context, path, key, &made->lm) == SHOAL_OK;
     if (made->cached)
         return SHOAL_OK;
-    TRY(sh_phone_lm_make(context, texts, o->order, o->extra, &made->lm));
+    TRY(sh_phone_lm_make(context, texts, o->order, extra, &made->lm));
     return sh_phone_lm_write(context, &made->lm, key, path);
 }
 
 /* The graphs, and then the whole goes to the caller unless something failed. */
 static shoal_status finish(shoal_lfmmi *made, shoal_status status, shoal_lfmmi **lfmmi) {
     if (status == SHOAL_OK) {
-        made->outputs = sh_topology_outputs(made->options.topology, made->lm.phones);
-        if (!sh_den_make(&made->lm, made->options.topology, made->options.whole != 0,
-                         &made->den))
+        made->outputs =
+            sh_topology_outputs((int32_t)made->options.topology, made->lm.phones);
+        if (!sh_den_make(&made->lm, (int32_t)made->options.topology,
+                         made->options.whole != 0, &made->den))
             status = no_memory(made->context);
     }
     if (status == SHOAL_OK)
@@ -99,7 +109,7 @@ static shoal_status finish(shoal_lfmmi *made, shoal_status status, shoal_lfmmi *
 
 /* The words that there are, before anything counts with them. */
 static shoal_status check_words(shoal_context *context, const phone_texts *texts) {
-    const int64_t words = shoal_lexicon_describe(texts->lexicon).words;
+    const int64_t words = shoal_lexicon_describe(texts->lexicon)->words;
     if (texts->count < 0 || !texts->offsets || texts->offsets[0] != 0 ||
         (texts->offsets[texts->count] > 0 && !texts->words))
         return sh_fail(context, SHOAL_INVALID,
@@ -142,10 +152,10 @@ shoal_status shoal_lfmmi_open(shoal_context *context, const shoal_lfmmi_options 
     TRY(begin(context, options, lexicon, &made));
     shoal_status status = sh_phone_lm_read(context, path, 0, &made->lm);
     if (status == SHOAL_OK && lexicon &&
-        shoal_lexicon_describe(lexicon).phones != made->lm.phones)
+        shoal_lexicon_describe(lexicon)->phones != made->lm.phones)
         status = sh_fail(context, SHOAL_INVALID, "%s: has %d phones, the lexicon %lld",
                          path, (int)made->lm.phones,
-                         (long long)shoal_lexicon_describe(lexicon).phones);
+                         (long long)shoal_lexicon_describe(lexicon)->phones);
     return finish(made, status, lfmmi);
 }
 
@@ -167,19 +177,21 @@ void shoal_lfmmi_destroy(shoal_lfmmi *lfmmi) {
     FREE_ALL(lfmmi->scratch, lfmmi);
 }
 
-shoal_lfmmi_info shoal_lfmmi_describe(const shoal_lfmmi *lfmmi) {
+const shoal_lfmmi_info *shoal_lfmmi_describe(const shoal_lfmmi *lfmmi) {
     if (!lfmmi)
-        return (shoal_lfmmi_info){0};
+        return NULL;
+    shoal_lfmmi_info *info = &((shoal_lfmmi *)(uintptr_t)lfmmi)->info;
     size_t bytes = 0;
     for (int i = 0; i < lfmmi->context->threads; i++)
         bytes += lfmmi->scratch[i].row_room + lfmmi->scratch[i].gradient_room +
                  lfmmi->scratch[i].small_room;
-    return (shoal_lfmmi_info){.outputs = lfmmi->outputs,
-                              .phones = lfmmi->lm.phones,
-                              .states = lfmmi->lm.states,
-                              .arcs = lfmmi->lm.arcs + lfmmi->lm.states - 1,
-                              .cached = lfmmi->cached,
-                              .workspace = bytes};
+    *info = (shoal_lfmmi_info){.outputs = lfmmi->outputs,
+                               .phones = lfmmi->lm.phones,
+                               .states = lfmmi->lm.states,
+                               .arcs = lfmmi->lm.arcs + lfmmi->lm.states - 1,
+                               .cached = lfmmi->cached,
+                               .workspace = bytes};
+    return info;
 }
 
 /* ---- One utterance ----------------------------------------------------------------- */
@@ -207,7 +219,7 @@ static double measure(const lfmmi_call *c, int64_t task, lfmmi_scratch *scratch,
     const float *y = c->outputs + first * lfmmi->outputs;
     double num_log = -INFINITY, den_log = NAN;
     num_graph num;
-    bool good = sh_num_make(&lfmmi->lm, &lfmmi->den, lfmmi->options.topology,
+    bool good = sh_num_make(&lfmmi->lm, &lfmmi->den, (int32_t)lfmmi->options.topology,
                             lfmmi->lexicon, batch->words + word,
                             batch->word_offsets[task + 1] - word, &num) &&
                 sh_num_pass(kernels, &num, y, steps, lfmmi->outputs, scratch, &num_log,
@@ -277,6 +289,9 @@ shoal_status shoal_lfmmi_loss(shoal_lfmmi *lfmmi, const shoal_lfmmi_batch *batch
     if (!lfmmi || !batch || !result)
         return sh_fail(lfmmi ? lfmmi->context : NULL, SHOAL_INVALID,
                        "lfmmi, batch or result is NULL");
+    shoal_lfmmi_batch own = shoal_lfmmi_batch_defaults();
+    TRY(READ_STRUCT(lfmmi->context, shoal_lfmmi_batch, batch, &own));
+    batch = &own;
     TRY(check_rows(lfmmi, batch->batch, batch->offsets, outputs));
     if (!lfmmi->lexicon)
         return sh_fail(lfmmi->context, SHOAL_INVALID,
@@ -345,7 +360,9 @@ shoal_status shoal_lfmmi_decode(shoal_lfmmi *lfmmi, int64_t count, const int64_t
         return sh_fail(lfmmi ? lfmmi->context : NULL, SHOAL_INVALID,
                        "lfmmi, phones, begins or counts is NULL");
     TRY(check_rows(lfmmi, count, offsets, outputs));
-    const shoal_lfmmi_batch batch = {.batch = count, .offsets = offsets};
+    const shoal_lfmmi_batch batch = {.size = sizeof(shoal_lfmmi_batch),
+                                     .batch = count,
+                                     .offsets = offsets};
     lfmmi_call c = {.lfmmi = lfmmi,
                     .batch = &batch,
                     .outputs = outputs,

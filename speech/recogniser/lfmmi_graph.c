@@ -185,7 +185,7 @@ static void write_arc(arc_writer *w, int32_t from, int32_t to, int32_t phone) {
 /* Boundary b and the node after its silence are numbered one after the other. */
 static void write_arcs(arc_writer *w, const shoal_lexicon *lexicon, const int32_t *words,
                        int64_t count) {
-    const int32_t silence = (int32_t)shoal_lexicon_describe(lexicon).silence, *phones;
+    const int32_t silence = (int32_t)shoal_lexicon_describe(lexicon)->silence, *phones;
     int32_t b = 0;
     w->count = 0;
     for (int64_t i = 0;; i++) {

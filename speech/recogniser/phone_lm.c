@@ -143,7 +143,7 @@ static void go_on(counting *c) {
 }
 
 static void count_silence(counting *c, double chance) {
-    const int32_t silence = (int32_t)shoal_lexicon_describe(c->texts->lexicon).silence;
+    const int32_t silence = (int32_t)shoal_lexicon_describe(c->texts->lexicon)->silence;
     push(c, NULL, 0, 1 - chance);
     push(c, &silence, 1, chance);
     go_on(c);
@@ -370,7 +370,7 @@ shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
                               int32_t order, int64_t extra, phone_lm *lm) {
     counting c = {.texts = texts, .longest = order - 1};
     *lm = (phone_lm){0};
-    const shoal_lexicon_info info = shoal_lexicon_describe(texts->lexicon);
+    const shoal_lexicon_info info = *shoal_lexicon_describe(texts->lexicon);
     if (order < PHONE_LM_LEAST_ORDER || order > PHONE_LM_MOST_ORDER || extra < -1 ||
         info.phones > PHONE_LM_PHONES)
         return sh_fail(context, SHOAL_INVALID,
@@ -400,7 +400,7 @@ shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
             count_gram(&c.table, c.live.list[k].history << BITS | END,
                        c.live.list[k].share);
     }
-    lm->phones = (int32_t)shoal_lexicon_describe(texts->lexicon).phones;
+    lm->phones = (int32_t)shoal_lexicon_describe(texts->lexicon)->phones;
     lm->order = order;
     const bool good = !c.failed && !c.table.failed && c.table.used < INT32_MAX / 2 &&
                       make_automaton(&c.table, extra, lm);
@@ -445,7 +445,7 @@ static void list_parts(const phone_lm *lm, file_part *parts) {
 
 uint64_t sh_phone_lm_key(const phone_texts *texts, int32_t order, int64_t extra) {
     uint64_t key = mix_word(mix_word(VERSION, (uint64_t)order), (uint64_t)extra);
-    key = mix_word(key, (uint64_t)shoal_lexicon_describe(texts->lexicon).phones);
+    key = mix_word(key, (uint64_t)shoal_lexicon_describe(texts->lexicon)->phones);
     for (int64_t u = 0; u < texts->count; u++) {
         key = mix_word(key, UINT64_MAX);
         for (int64_t w = texts->offsets[u]; w < texts->offsets[u + 1]; w++) {

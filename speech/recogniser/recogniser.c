@@ -22,7 +22,7 @@ typedef struct {
     int32_t loss, characters;
     float join; /* seconds that the training joined utterances to */
     /* LF-MMI: */
-    int32_t topology, whole; /* topology: from SHOAL_TOPOLOGY_CHAIN */
+    int32_t topology, whole; /* topology: a shoal_topology */
     float leak, l2, range;
 } recogniser_config;
 
@@ -155,20 +155,21 @@ static shoal_status load_model(shoal_recogniser *made, const shoal_checkpoint *f
     TRY(shoal_checkpoint_config(file, &config, &seed));
     TRY(shoal_checkpoint_fits(file, &config));
     TRY(shoal_model_create(made->context, &config, seed, 0, 0, 0, &made->model));
+    made->words.model = made->model;
     TRY(shoal_checkpoint_load_average(file, made->model));
     shoal_recogniser_info *info = &made->info;
-    const bool ctc = made->config.loss == SHOAL_RECOGNISER_CTC;
+    const bool ctc = made->config.loss == SHOAL_RECOGNISER_LOSS_CTC;
     info->path = made->path;
     info->loss = (shoal_recogniser_loss)made->config.loss;
-    info->topology = ctc ? SHOAL_TOPOLOGY_CTC
-                         : (shoal_topology)(SHOAL_TOPOLOGY_CHAIN + made->config.topology);
-    info->characters = made->config.characters;
+    info->topology = ctc ? SHOAL_TOPOLOGY_CTC : (shoal_topology)made->config.topology;
+    info->unit_type = (shoal_units)made->config.characters;
     /* The silence, a phone that CTC does not have, stands for its blank. */
     info->outputs = sh_topology_outputs((int32_t)info->topology, info->units + ctc);
     info->features = made->config.features;
     info->step_seconds = (double)(info->features.hop * info->features.every) / 100;
     info->attention = config.attention;
-    made->fbank = (shoal_fbank_options){.bands = (int32_t)info->features.bands,
+    made->fbank = (shoal_fbank_options){.size = sizeof(shoal_fbank_options),
+                                        .bands = (int32_t)info->features.bands,
                                         .rate = (int32_t)info->features.rate};
     if (config.outputs != info->outputs)
         return sh_fail(made->context, SHOAL_BAD_FILE, "%s: has other units than outputs",
@@ -184,8 +185,8 @@ static shoal_status make_view(shoal_recogniser *made,
                               const shoal_recogniser_options *options) {
     const shoal_features_config *features = &made->info.features;
     const shoal_model_config *model = shoal_model_settings(made->model);
-    const int64_t most = model->positions == SHOAL_LEARNED ? model->max_length
-                                                           : INT32_MAX;
+    const int64_t most = model->positions == SHOAL_POSITIONS_LEARNED ? model->max_length
+                                                                     : INT32_MAX;
     const double joined = (double)made->config.join;
     const double seconds = options->piece > 0 ? options->piece
                            : joined > 30      ? joined
@@ -205,23 +206,15 @@ static shoal_status make_view(shoal_recogniser *made,
     }
     if (options->attention)
         TRY(shoal_attention_parse(made->context, options->attention, &kind));
-    return shoal_model_view(made->model, &kind, 1, made->piece + 2 * made->margin,
-                            &made->view);
+    return shoal_model_create_view(made->model, &kind, 1, made->piece + 2 * made->margin,
+                                   &made->view);
 }
 
-shoal_recogniser_options shoal_recogniser_defaults(void) {
-    shoal_recogniser_options options = {.size = sizeof options};
-    options.words = shoal_word_settings_default(SHOAL_TOPOLOGY_CTC);
-    options.words.lm_weight = options.words.insertion = (double)NAN;
-    return options;
-}
-
-/* Fields that the caller's header does not know have their defaults. */
-static shoal_recogniser_options known(const shoal_recogniser_options *options) {
-    shoal_recogniser_options all = shoal_recogniser_defaults();
-    if (options)
-        memcpy(&all, options, options->size < sizeof all ? options->size : sizeof all);
-    return all;
+void shoal_recogniser_options_init(shoal_recogniser_options *options, size_t size) {
+    shoal_recogniser_options known = {.size = sizeof known};
+    known.words = shoal_word_settings_defaults(SHOAL_TOPOLOGY_CTC);
+    known.words.lm_weight = known.words.insertion = (double)NAN;
+    sh_write_struct(options, size, &known, sizeof known);
 }
 
 static shoal_status open_parts(shoal_recogniser *made, const char *path,
@@ -243,14 +236,14 @@ static shoal_status open_parts(shoal_recogniser *made, const char *path,
     shoal_status status = read_notes(made, file);
     if (status == SHOAL_OK)
         status = load_model(made, file);
-    shoal_checkpoint_close(file);
+    shoal_checkpoint_destroy(file);
     TRY(status);
     TRY(make_view(made, options));
     if (options->lexicon || options->lm)
         TRY(shoal_recogniser_set_words(made, options));
     /* Now, so that a missing file is found before a recording. */
-    if (made->info.loss == SHOAL_RECOGNISER_LFMMI && !made->words.decoder)
-        TRY(shoal_recogniser_graphs(made, NULL, &made->lfmmi));
+    if (made->info.loss == SHOAL_RECOGNISER_LOSS_LFMMI && !made->words.decoder)
+        TRY(shoal_recogniser_open_graphs(made, NULL, &made->lfmmi));
     return SHOAL_OK;
 }
 
@@ -261,7 +254,9 @@ shoal_status shoal_recogniser_open(shoal_context *context, const char *path,
         *recogniser = NULL;
     if (!context || !context->kernels || !path || !recogniser)
         return sh_fail(context, SHOAL_INVALID, "context, path or recogniser is NULL");
-    const shoal_recogniser_options all = known(options);
+    shoal_recogniser_options all = shoal_recogniser_options_defaults();
+    TRY(READ_STRUCT(context, shoal_recogniser_options, options, &all));
+    all.words.size = sizeof all.words;
     shoal_recogniser *made = sh_allocate(context, sizeof *made);
     if (!made)
         return SHOAL_NO_MEMORY;
@@ -276,9 +271,9 @@ shoal_status shoal_recogniser_open(shoal_context *context, const char *path,
 
 static void close_words(shoal_recogniser_parts *words) {
     shoal_word_decoder_destroy(words->decoder);
-    shoal_ngram_close(words->ngram);
-    shoal_lexicon_close(words->lexicon);
-    *words = (shoal_recogniser_parts){0};
+    shoal_ngram_destroy(words->ngram);
+    shoal_lexicon_destroy(words->lexicon);
+    *words = (shoal_recogniser_parts){.model = words->model};
 }
 
 void shoal_recogniser_destroy(shoal_recogniser *recogniser) {
@@ -298,18 +293,22 @@ void shoal_recogniser_destroy(shoal_recogniser *recogniser) {
 
 shoal_status shoal_recogniser_set_words(shoal_recogniser *recogniser,
                                         const shoal_recogniser_options *options) {
-    const shoal_recogniser_options all = known(options);
+    shoal_recogniser_options all = shoal_recogniser_options_defaults();
+    TRY(READ_STRUCT(recogniser ? recogniser->context : NULL, shoal_recogniser_options,
+                    options, &all));
+    all.words.size = sizeof all.words;
     if (!recogniser || !all.lexicon != !all.lm)
         return sh_fail(recogniser ? recogniser->context : NULL, SHOAL_INVALID,
                        "words need both a lexicon and a language model");
-    shoal_recogniser_parts made = {.words = all.words};
+    shoal_recogniser_parts made = {.model = recogniser->model, .words = all.words};
     const shoal_recogniser_info *info = &recogniser->info;
-    const shoal_word_settings usual = shoal_word_settings_default(info->topology);
+    const shoal_word_settings usual = shoal_word_settings_defaults(info->topology);
     if (isnan(made.words.lm_weight))
         made.words.lm_weight = usual.lm_weight;
     if (isnan(made.words.insertion))
         made.words.insertion = usual.insertion;
-    const shoal_lexicon_options phones = {.phones = recogniser->units,
+    const shoal_lexicon_options phones = {.size = sizeof(shoal_lexicon_options),
+                                          .phones = recogniser->units,
                                           .phone_count = info->units};
     shoal_status status = SHOAL_OK;
     if (all.lexicon)
@@ -321,7 +320,7 @@ shoal_status shoal_recogniser_set_words(shoal_recogniser *recogniser,
         status = shoal_word_decoder_create(recogniser->context, made.lexicon, made.ngram,
                                            info->topology, all.unknown, &made.decoder);
     if (status == SHOAL_OK && all.lm &&
-        shoal_word_decoder_describe(made.decoder).outputs != info->outputs)
+        shoal_word_decoder_describe(made.decoder)->outputs != info->outputs)
         status = sh_fail(recogniser->context, SHOAL_BAD_FILE,
                          "%s: has other units than the phones of %s", recogniser->path,
                          all.lexicon);
@@ -334,16 +333,18 @@ shoal_status shoal_recogniser_set_words(shoal_recogniser *recogniser,
     return SHOAL_OK;
 }
 
-shoal_status shoal_recogniser_graphs(const shoal_recogniser *recogniser,
-                                     const shoal_lexicon *lexicon, shoal_lfmmi **lfmmi) {
+shoal_status shoal_recogniser_open_graphs(const shoal_recogniser *recogniser,
+                                          const shoal_lexicon *lexicon,
+                                          shoal_lfmmi **lfmmi) {
     if (!recogniser || !lfmmi)
         return sh_fail(NULL, SHOAL_INVALID, "recogniser or lfmmi is NULL");
     const recogniser_config *config = &recogniser->config;
-    const shoal_lfmmi_options options = {.topology = (int32_t)recogniser->info.topology,
-                                         .whole = config->whole,
-                                         .leak = config->leak,
-                                         .l2 = config->l2 > 0 ? config->l2 : -1,
-                                         .range = config->range > 0 ? config->range : -1};
+    shoal_lfmmi_options options = shoal_lfmmi_options_defaults();
+    options.topology = recogniser->info.topology;
+    options.whole = config->whole;
+    options.leak = config->leak;
+    options.l2 = config->l2;
+    options.range = config->range;
     char path[PATH + 32];
     const char *slash = strrchr(recogniser->path, '/');
     snprintf(path, sizeof path, "%.*s/phones.graph",
@@ -351,7 +352,7 @@ shoal_status shoal_recogniser_graphs(const shoal_recogniser *recogniser,
     const shoal_status status =
         shoal_lfmmi_open(recogniser->context, &options, lexicon, path, lfmmi);
     if (status != SHOAL_OK ||
-        shoal_lfmmi_describe(*lfmmi).outputs == recogniser->info.outputs)
+        shoal_lfmmi_describe(*lfmmi)->outputs == recogniser->info.outputs)
         return status;
     shoal_lfmmi_destroy(*lfmmi);
     *lfmmi = NULL;
@@ -384,7 +385,7 @@ static shoal_status decode(shoal_recogniser *r, heard_sound *sound,
                            shoal_recognition *found) {
     const int64_t every = r->info.features.every, outputs = r->info.outputs;
     const int64_t steps = (sound->rows + every - 1) / every, offsets[] = {0, steps};
-    const bool ctc = r->info.loss != SHOAL_RECOGNISER_LFMMI;
+    const bool ctc = r->info.loss != SHOAL_RECOGNISER_LOSS_LFMMI;
     for (int64_t i = 1; i < steps && every > 1; i++)
         memcpy(sound->outputs + i * outputs, sound->outputs + i * every * outputs,
                sizeof *sound->outputs * (size_t)outputs);
@@ -394,7 +395,7 @@ static shoal_status decode(shoal_recogniser *r, heard_sound *sound,
         return shoal_word_decoder_run(r->words.decoder, &r->words.words, 1, offsets,
                                       sound->outputs, &found->spoken);
     if (!ctc && !r->lfmmi)
-        TRY(shoal_recogniser_graphs(r, NULL, &r->lfmmi));
+        TRY(shoal_recogniser_open_graphs(r, NULL, &r->lfmmi));
     if (!ctc)
         TRY(shoal_lfmmi_decode(r->lfmmi, 1, offsets, sound->outputs, sound->units,
                                sound->begins, &found->count));
@@ -443,7 +444,8 @@ static shoal_status recognise(shoal_recogniser *r, float *frames, int64_t count,
         shoal_features_stack(config, (to < count ? to : count) - from,
                              frames + from * config->bands, sound.stacked);
         const int64_t offsets[2] = {0, end - start};
-        const shoal_model_inputs inputs = {.batch = 1,
+        const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                           .batch = 1,
                                            .offsets = offsets,
                                            .features = sound.stacked +
                                                        (start - first) *
@@ -511,8 +513,9 @@ shoal_status shoal_recogniser_recognise(shoal_recogniser *recogniser,
 
 /* ---- Looking in -------------------------------------------------------------------- */
 
-shoal_recogniser_info shoal_recogniser_describe(const shoal_recogniser *recogniser) {
-    return recogniser ? recogniser->info : (shoal_recogniser_info){0};
+const shoal_recogniser_info *
+shoal_recogniser_describe(const shoal_recogniser *recogniser) {
+    return recogniser ? &recogniser->info : NULL;
 }
 
 const char *shoal_recogniser_unit(const shoal_recogniser *recogniser, int64_t unit) {
@@ -521,11 +524,7 @@ const char *shoal_recogniser_unit(const shoal_recogniser *recogniser, int64_t un
                : NULL;
 }
 
-shoal_recogniser_parts shoal_recogniser_parts_of(const shoal_recogniser *recogniser) {
-    shoal_recogniser_parts parts = {0};
-    if (recogniser) {
-        parts = recogniser->words;
-        parts.model = recogniser->model;
-    }
-    return parts;
+const shoal_recogniser_parts *
+shoal_recogniser_describe_parts(const shoal_recogniser *recogniser) {
+    return recogniser ? &recogniser->words : NULL;
 }

@@ -29,8 +29,8 @@ typedef struct {
 typedef struct transcription {
     shoal_speech *speech;
     const shoal_transcribe_options *options;
-    const shoal_recording *recording;
-    shoal_segment_function *segment;
+    shoal_recording recording;
+    shoal_segment_callback segment;
     void *user;
     window_ring *ring;
     bool pieces; /* speech is found first */
@@ -446,7 +446,7 @@ static void close_recording(transcription *t) {
 }
 
 static shoal_status open_recording(transcription *t) {
-    TRY(sh_recording_open(t->speech->context, t->recording, &t->stream));
+    TRY(sh_recording_open(t->speech->context, &t->recording, &t->stream));
     if (t->pieces)
         TRY(sh_packer_create(t->speech->context, t->stream, &t->packer));
     t->begins = (double)sh_recording_first(t->stream) / AUDIO_RATE;
@@ -461,7 +461,7 @@ typedef struct {
     shoal_speech *speech;
     transcription *list; /* [count] */
     int count, ended, packed;
-    shoal_ended_function *function;
+    shoal_recording_callback function;
     void *user;
     window_ring ring;
     bool stopped; /* by the caller */
@@ -600,15 +600,19 @@ static shoal_status make_aligner(shoal_speech *speech,
                : SHOAL_OK;
 }
 
-static const shoal_transcribe_options plain = {0};
+static shoal_status cancelled(const shoal_speech *speech) {
+    return sh_fail(speech->context, SHOAL_CANCELLED, "cancelled by a callback");
+}
 
 /* Segments and progress go to `user`, the ends of recordings to `ended_user`. */
 static shoal_status transcribe(shoal_speech *speech, const shoal_recording *recordings,
                                int count, const shoal_transcribe_options *options,
-                               shoal_segment_function *segment, void *user,
-                               shoal_ended_function *ended, void *ended_user) {
+                               shoal_segment_callback segment, void *user,
+                               shoal_recording_callback ended, void *ended_user) {
+    shoal_transcribe_options own = shoal_transcribe_options_defaults();
+    TRY(READ_STRUCT(speech->context, shoal_transcribe_options, options, &own));
     transcription first = {.speech = speech,
-                           .options = options ? options : &plain,
+                           .options = &own,
                            .segment = segment,
                            .user = user};
     first.pieces = !first.options->no_vad && !first.options->published;
@@ -626,28 +630,34 @@ static shoal_status transcribe(shoal_speech *speech, const shoal_recording *reco
     status = make_ring(queue.speech, first.pieces, &queue.ring, &memory);
     for (int i = 0; i < queue.count; i++) {
         queue.list[i] = first;
-        queue.list[i].recording = &recordings[i];
         queue.list[i].ring = &queue.ring;
+        queue.list[i].recording = shoal_recording_defaults();
+        /* The caller's structs may have another size than this library's. */
+        if (status == SHOAL_OK)
+            status = READ_STRUCT(speech->context, shoal_recording,
+                                 (const char *)recordings + (size_t)i * recordings->size,
+                                 &queue.list[i].recording);
     }
     if (status == SHOAL_OK)
         status = make_aligner(queue.speech, first.options);
-    if (status == SHOAL_OK && first.pieces)
+    const bool ready = status == SHOAL_OK;
+    if (ready && first.pieces)
         run_side_by_side(&queue);
-    else if (status == SHOAL_OK)
+    else if (ready)
         run_one_by_one(&queue);
     for (int i = 0; i < queue.count; i++)
         close_recording(&queue.list[i]);
     sh_search_drop_all(queue.speech->search);
     sh_release(queue.speech->context, memory);
     sh_release(speech->context, queue.list);
-    return status;
+    return status == SHOAL_OK && queue.stopped ? cancelled(speech) : status;
 }
 
 shoal_status shoal_speech_transcribe_all(shoal_speech *speech,
                                          const shoal_recording *recordings, int count,
                                          const shoal_transcribe_options *options,
-                                         shoal_segment_function *segment,
-                                         shoal_ended_function *ended, void *user) {
+                                         shoal_segment_callback segment,
+                                         shoal_recording_callback ended, void *user) {
     if (!speech || (count > 0 && !recordings) || count < 0)
         return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
                        "shoal_speech_transcribe_all: an argument is NULL or negative");
@@ -670,7 +680,7 @@ static int keep_end(void *user, int index, shoal_status status,
 shoal_status shoal_speech_transcribe(shoal_speech *speech,
                                      const shoal_recording *recording,
                                      const shoal_transcribe_options *options,
-                                     shoal_segment_function *segment, void *user,
+                                     shoal_segment_callback segment, void *user,
                                      shoal_transcription *summary) {
     if (!speech || !recording)
         return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
@@ -680,12 +690,12 @@ shoal_status shoal_speech_transcribe(shoal_speech *speech,
         transcribe(speech, recording, 1, options, segment, user, keep_end, &end);
     if (summary)
         *summary = end.summary;
-    return status == SHOAL_OK ? end.status : status;
+    return end.status != SHOAL_OK ? end.status : status;
 }
 
 shoal_status shoal_speech_decode(shoal_speech *speech, const float *encoded,
                                  double seconds, const shoal_transcribe_options *options,
-                                 shoal_segment_function *segment, void *user,
+                                 shoal_segment_callback segment, void *user,
                                  shoal_transcription *summary) {
     if (!speech || !encoded)
         return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
@@ -695,8 +705,10 @@ shoal_status shoal_speech_decode(shoal_speech *speech, const float *encoded,
                        "seconds is %g: it must be above 0 and at most 30", seconds);
     void *memory = NULL;
     window_ring ring;
+    shoal_transcribe_options own = shoal_transcribe_options_defaults();
+    TRY(READ_STRUCT(speech->context, shoal_transcribe_options, options, &own));
     transcription t = {.speech = speech,
-                       .options = options ? options : &plain,
+                       .options = &own,
                        .segment = segment,
                        .user = user,
                        .ring = &ring};
@@ -721,5 +733,5 @@ shoal_status shoal_speech_decode(shoal_speech *speech, const float *encoded,
     sh_release(speech->context, memory);
     if (summary)
         *summary = t.summary;
-    return status;
+    return status == SHOAL_OK && t.stopped ? cancelled(speech) : status;
 }

@@ -398,8 +398,9 @@ shoal_status sh_whisper_encoder_create(const whisper_model *model,
                                        whisper_encoder **made) {
     const int kind = (int)attention->kind;
     whisper_encoder sized = {.model = model,
-                             .measuring = kind != SHOAL_FULL && kind != SHOAL_SHOAL &&
-                                          kind != SHOAL_AUTO,
+                             .measuring = kind != SHOAL_KIND_FULL &&
+                                          kind != SHOAL_KIND_SHOAL &&
+                                          kind != SHOAL_KIND_AUTO,
                              .error = NAN,
                              .offsets = {0, model->file->sizes.audio_positions}};
     *made = NULL;

@@ -296,7 +296,7 @@ static bool sort_phones(lexicon_draft *draft, shoal_lexicon *made) {
 
 lexicon_draft *sh_lexicon_begin(shoal_context *context,
                                 const shoal_lexicon_options *options) {
-    static const shoal_lexicon_options defaults;
+    const shoal_lexicon_options defaults = shoal_lexicon_options_defaults();
     lexicon_draft *draft = calloc(1, sizeof *draft);
     const shoal_lexicon_options *o = options ? options : &defaults;
     const char *silence = o->silence ? o->silence : "SIL";
@@ -386,6 +386,8 @@ static shoal_status finish(lexicon_draft *draft, shoal_lexicon *made) {
     made->first[made->word_count] = made->pronunciation_count;
     qsort_r(made->folded, (size_t)made->word_count, sizeof *made->folded, compare_words,
             made);
+    made->info = (shoal_lexicon_info){made->word_count, made->pronunciation_count,
+                                      made->phone_count, made->phone_count - 1};
     return SHOAL_OK;
 }
 
@@ -399,7 +401,7 @@ shoal_status sh_lexicon_end(lexicon_draft *draft, shoal_status status,
         if (status == SHOAL_OK)
             *lexicon = made;
         else
-            shoal_lexicon_close(made);
+            shoal_lexicon_destroy(made);
     }
     FREE_ALL(draft->names, draft->text, draft->entries, draft->phones, draft);
     return status;
@@ -410,11 +412,13 @@ shoal_status shoal_lexicon_open(shoal_context *context, const char *const *paths
                                 shoal_lexicon **lexicon) {
     if (lexicon)
         *lexicon = NULL;
+    shoal_lexicon_options own = shoal_lexicon_options_defaults();
+    TRY(READ_STRUCT(context, shoal_lexicon_options, options, &own));
     if (!context || !paths || count < 1 || !lexicon ||
-        (options && options->phone_count > 0 && !options->phones))
+        (own.phone_count > 0 && !own.phones))
         return sh_fail(context, SHOAL_INVALID,
                        "context, paths, phones or lexicon is NULL, or there is no path");
-    lexicon_draft *draft = sh_lexicon_begin(context, options);
+    lexicon_draft *draft = sh_lexicon_begin(context, &own);
     shoal_status status = draft ? SHOAL_OK : SHOAL_INVALID;
     for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
         file_map map = {0};
@@ -450,7 +454,7 @@ shoal_status shoal_lexicon_open_list(shoal_context *context, const char *files,
     return status;
 }
 
-void shoal_lexicon_close(shoal_lexicon *lexicon) {
+void shoal_lexicon_destroy(shoal_lexicon *lexicon) {
     if (!lexicon)
         return;
     FREE_ALL(lexicon->text, lexicon->words, lexicon->folded, lexicon->first,
@@ -459,11 +463,8 @@ void shoal_lexicon_close(shoal_lexicon *lexicon) {
 
 /* ---- Asking ------------------------------------------------------------------------ */
 
-shoal_lexicon_info shoal_lexicon_describe(const shoal_lexicon *lexicon) {
-    if (!lexicon)
-        return (shoal_lexicon_info){0};
-    return (shoal_lexicon_info){lexicon->word_count, lexicon->pronunciation_count,
-                                lexicon->phone_count, lexicon->phone_count - 1};
+const shoal_lexicon_info *shoal_lexicon_describe(const shoal_lexicon *lexicon) {
+    return lexicon ? &lexicon->info : NULL;
 }
 
 const char *shoal_lexicon_phone(const shoal_lexicon *lexicon, int64_t phone) {

@@ -17,6 +17,7 @@ enum {
 
 struct shoal_lexicon {
     shoal_context *context;
+    shoal_lexicon_info info;
     int64_t word_count, pronunciation_count;
     int32_t phone_count;          /* the silence included, which is the last */
     char *text;                   /* what words point into */

@@ -145,7 +145,7 @@ shoal_status sh_ngram_create(shoal_context *context, int order, shoal_ngram **ma
     return grow_table(*made) ? SHOAL_OK : sh_ngram_no_memory(context);
 }
 
-void shoal_ngram_close(shoal_ngram *model) {
+void shoal_ngram_destroy(shoal_ngram *model) {
     if (!model)
         return;
     for (int i = 0; i <= NGRAM_MOST_ORDER; i++) {
@@ -281,13 +281,15 @@ shoal_status shoal_ngram_open(shoal_context *context, const char *path,
     if (status == SHOAL_OK)
         status = sh_ngram_finish(*ngram, path);
     if (status != SHOAL_OK) {
-        shoal_ngram_close(*ngram);
+        shoal_ngram_destroy(*ngram);
         *ngram = NULL;
     }
     return status;
 }
 
-shoal_ngram_info shoal_ngram_describe(const shoal_ngram *ngram) {
+const shoal_ngram_info *shoal_ngram_describe(const shoal_ngram *ngram) {
+    if (!ngram)
+        return NULL;
     shoal_ngram_info info = {.order = ngram->order, .words = ngram->word_count};
     info.bytes = (size_t)ngram->letter_room + sizeof(int64_t) * (size_t)ngram->text_room +
                  sizeof(int32_t) * ngram->table_size;
@@ -298,7 +300,9 @@ shoal_ngram_info shoal_ngram_describe(const shoal_ngram *ngram) {
         info.ngrams += level->count;
         info.bytes += each * (size_t)level->count;
     }
-    return info;
+    shoal_ngram_info *kept = &((shoal_ngram *)(uintptr_t)ngram)->info;
+    *kept = info;
+    return kept;
 }
 
 int64_t shoal_ngram_word(const shoal_ngram *ngram, const char *text) {

@@ -28,6 +28,7 @@ typedef struct {
 
 struct shoal_ngram {
     shoal_context *context;
+    shoal_ngram_info info; /* of the last shoal_ngram_describe */
     int order;
     ngram_level levels[NGRAM_MOST_ORDER + 1]; /* from 1 on */
     int32_t first_states[NGRAM_MOST_ORDER + 1];

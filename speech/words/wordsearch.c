@@ -524,13 +524,16 @@ static void decode_task(void *shared, int64_t task, int thread) {
 
 /* ---- The interface ----------------------------------------------------------------- */
 
-shoal_word_settings shoal_word_settings_default(shoal_topology topology) {
+void shoal_word_settings_init(shoal_word_settings *settings, size_t size,
+                              shoal_topology topology) {
     const bool ctc = topology == SHOAL_TOPOLOGY_CTC;
-    return (shoal_word_settings){.beam = 12,
-                                 .tokens = 3000,
-                                 .lm_weight = ctc ? 0.6 : 1,
-                                 .insertion = ctc ? 0 : -1,
-                                 .nbest = 1};
+    const shoal_word_settings known = {.size = sizeof known,
+                                       .beam = 12,
+                                       .tokens = 3000,
+                                       .lm_weight = ctc ? 0.6 : 1,
+                                       .insertion = ctc ? 0 : -1,
+                                       .nbest = 1};
+    sh_write_struct(settings, size, &known, sizeof known);
 }
 
 int64_t sh_topology_outputs(int32_t topology, int64_t phones) {
@@ -549,7 +552,7 @@ shoal_status shoal_word_decoder_create(shoal_context *context,
         return sh_fail(context, SHOAL_INVALID,
                        "a search for words needs a lexicon and a language model");
     *decoder = NULL;
-    if ((int)topology < 0 || topology > SHOAL_TOPOLOGY_BLANK || !(unknown >= 0) ||
+    if ((int)topology < 0 || topology > SHOAL_TOPOLOGY_CTC || !(unknown >= 0) ||
         unknown > 1)
         return sh_fail(context, SHOAL_INVALID,
                        "a topology of this list and a probability of unknown words from "
@@ -557,7 +560,7 @@ shoal_status shoal_word_decoder_create(shoal_context *context,
     shoal_word_decoder *made = calloc(1, sizeof *made);
     if (!made)
         return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the search");
-    const int64_t phones = shoal_lexicon_describe(lexicon).phones;
+    const int64_t phones = shoal_lexicon_describe(lexicon)->phones;
     *made =
         (shoal_word_decoder){.context = context,
                              .lexicon = lexicon,
@@ -597,7 +600,10 @@ void shoal_word_decoder_destroy(shoal_word_decoder *decoder) {
     free(decoder);
 }
 
-shoal_word_decoder_info shoal_word_decoder_describe(const shoal_word_decoder *decoder) {
+const shoal_word_decoder_info *
+shoal_word_decoder_describe(const shoal_word_decoder *decoder) {
+    if (!decoder)
+        return NULL;
     const word_tree *tree = &decoder->tree;
     shoal_word_decoder_info info = {.words = tree->heard,
                                     .pronunciations = tree->word_count,
@@ -616,11 +622,13 @@ shoal_word_decoder_info shoal_word_decoder_describe(const shoal_word_decoder *de
                           sizeof(cached) * CACHE +
                           sizeof(word_record) * (size_t)s->paths.room;
     }
-    return info;
+    shoal_word_decoder_info *kept = &((shoal_word_decoder *)(uintptr_t)decoder)->info;
+    *kept = info;
+    return kept;
 }
 
 int shoal_word_decoder_hears(const shoal_word_decoder *decoder, int64_t word) {
-    return word >= 0 && word < shoal_lexicon_describe(decoder->lexicon).words &&
+    return word >= 0 && word < shoal_lexicon_describe(decoder->lexicon)->words &&
            decoder->tree.hears[word];
 }
 
@@ -632,6 +640,9 @@ shoal_status shoal_word_decoder_run(shoal_word_decoder *decoder,
         return sh_fail(decoder ? decoder->context : NULL, SHOAL_INVALID,
                        "a search for words needs outputs and somewhere to go");
     shoal_context *context = decoder->context;
+    shoal_word_settings own = shoal_word_settings_defaults(decoder->topology);
+    TRY(READ_STRUCT(context, shoal_word_settings, settings, &own));
+    settings = settings ? &own : NULL;
     if (!settings || !(settings->beam > 0) || settings->tokens < 0 ||
         !isfinite(settings->lm_weight) || settings->lm_weight < 0 ||
         !isfinite(settings->insertion) || settings->nbest < 1 || settings->nbest > 10000)

@@ -85,6 +85,7 @@ bool sh_paths_read(const word_paths *paths, const shoal_word_settings *settings,
 
 struct shoal_word_decoder {
     shoal_context *context;
+    shoal_word_decoder_info info; /* of the last shoal_word_decoder_describe */
     const shoal_lexicon *lexicon;
     const shoal_ngram *ngram;
     shoal_topology topology;

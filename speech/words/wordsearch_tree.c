@@ -74,7 +74,7 @@ static bool add_node(word_tree *tree, tree_draft *draft, tree_range range,
 
 static bool grow_tree(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
                       word_tree *tree, tree_draft *draft) {
-    const shoal_lexicon_info info = shoal_lexicon_describe(lexicon);
+    const shoal_lexicon_info info = *shoal_lexicon_describe(lexicon);
     const size_t most = (size_t)info.pronunciations + 1;
     tree->hears = calloc((size_t)info.words + 1, 1);
     draft->rows = malloc(sizeof *draft->rows * most);

@@ -145,14 +145,15 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     clustered_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
     own = own ? own : &measured;
-    *own = (clustered_work){.has_top = plan->kind->info.has_top_keys,
-                            .by_keys = plan->attention.groups == SHOAL_GROUPS_KEYS,
-                            .per_query = plan->attention.normaliser ==
-                                         SHOAL_NORMALISER_QUERY,
-                            .projected = (int)min(plan->attention.rank, dim),
-                            .topk = plan->over ? plan->attention.topk
-                                               : (int32_t)min(plan->attention.topk,
-                                                              problem->keys)};
+    *own =
+        (clustered_work){.has_top = plan->kind->info.has_top_keys,
+                         .by_keys = plan->attention.clustering == SHOAL_CLUSTERING_KEYS,
+                         .per_query = plan->attention.normaliser ==
+                                      SHOAL_NORMALISER_QUERY,
+                         .projected = (int)min(plan->attention.rank, dim),
+                         .topk = plan->over
+                                     ? plan->attention.topk
+                                     : (int32_t)min(plan->attention.topk, problem->keys)};
     if (own->by_keys) {
         own->lloyd = sh_reserve(work, threads, sizeof *own->lloyd);
     } else {
@@ -269,7 +270,7 @@ void sh_clustered_sort(clustered_head *head) {
 static void find_clusters(clustered_head *head, team workers) {
     const shoal_plan *plan = head->call->plan;
     const int64_t n = head->view.queries, N = plan->problem.queries;
-    const int32_t *brought = head->call->inputs->groups;
+    const int32_t *brought = head->call->inputs->clusters;
     int32_t *groups = head->state.groups;
     if (brought) {
         memmove(groups, brought + head->view.head * N, (size_t)n * sizeof *groups);
@@ -813,7 +814,7 @@ static operation_count operations(const shoal_attention *attention,
     const double N = (double)problem->queries, S = (double)problem->keys;
     const double D = (double)problem->dim, both = D + (double)problem->value_dim;
     const double C = fmin(N, attention->clusters), k = fmin(S, attention->topk);
-    const int by_keys = attention->groups == SHOAL_GROUPS_KEYS;
+    const int by_keys = attention->clustering == SHOAL_CLUSTERING_KEYS;
     return (operation_count){.once = 2 * N * D *
                                      (by_keys ? attention->rank : attention->bits),
                              .dense = 2 * (C * S + N * k) * both};
@@ -831,13 +832,13 @@ const attention_kind sh_clustered_kind =
               .number = "clusters",
               .cost = "N D B + N C L + C S (D + Dv)",
               .summary = "each group of queries attends once",
-              .defaults = {.kind = SHOAL_CLUSTERED,
+              .defaults = {.kind = SHOAL_KIND_CLUSTERED,
                            .clusters = 100,
                            .bits = 63,
                            .rank = 16,
                            .iterations = 10,
                            .seed = 1},
-              .has_groups = 1,
+              .has_clusters = 1,
               .has_seed = 1},
      .options = OPTION_GROUPS | OPTION_BITS | OPTION_RANK | OPTION_ITERATIONS,
      CLUSTERED_FUNCTIONS};
@@ -847,14 +848,14 @@ const attention_kind sh_i_clustered_kind =
               .number = "clusters",
               .cost = "N D B + N C L + (C S + N k) (D + Dv)",
               .summary = "clustered, and each group's topk keys exactly for every query",
-              .defaults = {.kind = SHOAL_I_CLUSTERED,
+              .defaults = {.kind = SHOAL_KIND_I_CLUSTERED,
                            .clusters = 100,
                            .topk = 32,
                            .bits = 63,
                            .rank = 16,
                            .iterations = 10,
                            .seed = 1},
-              .has_groups = 1,
+              .has_clusters = 1,
               .has_top_keys = 1,
               .has_seed = 1},
      .options = OPTION_TOPK | OPTION_GROUPS | OPTION_NORMALISER | OPTION_BITS |
@@ -868,15 +869,15 @@ const attention_kind sh_q_clustered_kind = {
              .cost = "N r (D + C) + (C S + N k) (D + Dv)",
              .summary = "queries clustered in the keys' metric; each cluster's topk keys "
                         "exactly, one softmax per query",
-             .defaults = {.kind = SHOAL_Q_CLUSTERED,
+             .defaults = {.kind = SHOAL_KIND_Q_CLUSTERED,
                           .clusters = 100,
                           .topk = 64,
-                          .groups = SHOAL_GROUPS_KEYS,
+                          .clustering = SHOAL_CLUSTERING_KEYS,
                           .normaliser = SHOAL_NORMALISER_QUERY,
                           .rank = 16,
                           .iterations = 6,
                           .seed = 1},
-             .has_groups = 1,
+             .has_clusters = 1,
              .has_top_keys = 1,
              .has_seed = 1},
     .options = OPTION_TOPK | OPTION_RANK | OPTION_ITERATIONS,

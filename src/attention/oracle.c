@@ -378,7 +378,7 @@ const attention_kind sh_oracle_top_kind = {
              .number = "topk",
              .cost = "N S D + N k Dv",
              .summary = "only the k best keys of each query, by exact search",
-             .defaults = {.kind = SHOAL_ORACLE_TOP, .topk = 32},
+             .defaults = {.kind = SHOAL_KIND_ORACLE_TOP, .topk = 32},
              .has_masks = 1},
     .operations = operations,
     .place = place,

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "attention/shoal_kind.h"
+#include "shoal_inspect.h"
 
 /* ---- Clusters and sums: memory ----------------------------------------------------- */
 
@@ -108,7 +109,7 @@ static void place_cluster_threads(shoal_work *all, const shoal_plan *plan,
 /* Every query is a cluster of its own: nothing is approximated, so nothing is needed to
    approximate it with. */
 static int is_trivial(const shoal_head *head) {
-    return !head->call->inputs->groups && head->view.queries <= head->size.C;
+    return !head->call->inputs->clusters && head->view.queries <= head->size.C;
 }
 
 static int is_finite(const float *x, int64_t count) {
@@ -156,7 +157,7 @@ static void find_query_clusters(const shoal_head *head, shoal_clusters *clusters
     const shoal_attention *attention = &head->call->plan->attention;
     const row_view q = head->view.q;
     const int64_t n = head->view.queries, N = head->size.N;
-    const int32_t *brought = head->call->inputs->groups;
+    const int32_t *brought = head->call->inputs->clusters;
     int32_t *of = clusters->of_queries;
     if (brought) {
         memmove(of, brought + head->view.head * N, (size_t)n * sizeof *of);
@@ -618,7 +619,7 @@ shoal_head sh_shoal_head_of(const attention_call *call, int64_t b, int64_t h,
         head.seen = sh_masks_seen(&head.masks, head.view.keys);
     }
     head.size = numbers_of(plan, head.view.queries, head.view.keys, head.seen);
-    if (call->inputs->groups)
+    if (call->inputs->clusters)
         head.size.C = head.work->size.C;
     bind_state(plan, &head.work->size, &(block_layout){.base = call->state},
                head.view.head, slot);
@@ -630,7 +631,7 @@ static void forward_head(const attention_call *call, int64_t unit, int s, team w
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
     shoal_slot *slot = &((shoal_work *)call->plan->work)->slots[s];
     const shoal_head head = sh_shoal_head_of(call, b, h, slot);
-    const row_view out = sh_query_rows(call, call->out, &problem->out, b, h);
+    const row_view out = sh_query_rows(call, call->out, problem->out_strides, b, h);
     const int is_empty = head.view.queries == 0 || head.seen == 0;
     sh_clear_rows(out, is_empty ? 0 : head.view.queries, head.view.query_rows,
                   problem->value_dim);
@@ -754,10 +755,10 @@ const attention_kind sh_shoal_kind = {
              .cost = "N r (D + C) + C S (D + Dv + r) + N (k + 2 w + 1 + M) (D + Dv)",
              .summary = "queries clustered in the keys' metric; exact keys per block of "
                         "similar queries, corrected weights for the others",
-             .defaults = {.kind = SHOAL_SHOAL,
+             .defaults = {.kind = SHOAL_KIND_SHOAL,
                           .clusters = SHOAL_BY_SIZE,
                           .topk = SHOAL_BY_SIZE,
-                          .groups = SHOAL_GROUPS_KEYS,
+                          .clustering = SHOAL_CLUSTERING_KEYS,
                           .normaliser = SHOAL_NORMALISER_QUERY,
                           .rank = SHOAL_BY_SIZE,
                           .keyclusters = SHOAL_BY_SIZE,
@@ -766,7 +767,7 @@ const attention_kind sh_shoal_kind = {
                           .near = SHOAL_BY_SIZE,
                           .iterations = 6,
                           .seed = 1},
-             .has_groups = 1,
+             .has_clusters = 1,
              .has_seed = 1},
     .options = OPTION_TOPK | OPTION_RANK | OPTION_ITERATIONS | OPTION_KEYCLUSTERS |
                OPTION_BLOCK | OPTION_POOL | OPTION_NEAR,

@@ -40,7 +40,7 @@ typedef struct {
     const char *const *names;
 } field_row;
 
-static const char *const grouping_names[] = {"hash", "keys"};
+static const char *const clustering_names[] = {"hash", "keys"};
 static const char *const normaliser_names[] = {"cluster", "query"};
 
 /* In the order in which options are printed. */
@@ -51,7 +51,8 @@ static const field_row fields[] = {
     FIELD(rounds, 0, 1, 255, NULL),
     FIELD(window, 0, 1, 65535, NULL),
     FIELD(topk, OPTION_TOPK, 1, 65535, NULL),
-    FIELD(groups, OPTION_GROUPS, 0, 1, grouping_names),
+    {"groups", OPTION_GROUPS, offsetof(shoal_attention, clustering), 0, 1,
+     clustering_names},
     FIELD(normaliser, OPTION_NORMALISER, 0, 1, normaliser_names),
     FIELD(bits, OPTION_BITS, 1, 255, NULL),
     FIELD(rank, OPTION_RANK, 1, 1024, NULL),
@@ -356,8 +357,8 @@ shoal_status shoal_attention_parse_stored(shoal_context *context, const char *te
 /* Hashes have bits and the keys' metric has a rank: the other one is not used. */
 static bool is_unused(const shoal_attention *attention, const field_row *row) {
     return row->bit != 0 &&
-           row->bit ==
-               (attention->groups == SHOAL_GROUPS_KEYS ? OPTION_BITS : OPTION_RANK);
+           row->bit == (attention->clustering == SHOAL_CLUSTERING_KEYS ? OPTION_BITS
+                                                                       : OPTION_RANK);
 }
 
 static bool is_legal(const field_row *row, int32_t value) {
@@ -386,7 +387,7 @@ shoal_status sh_attention_check(shoal_context *context, shoal_attention *attenti
                           fields[i].name, (int)value, (int)fields[i].min,
                           (int)fields[i].max,
                           value == 0 && fields[i].bit == OPTION_KEYCLUSTERS
-                              ? "; shoal without key clusters is SHOAL_Q_CLUSTERED"
+                              ? "; shoal without key clusters is SHOAL_KIND_Q_CLUSTERED"
                               : "");
     }
     if (!kind->info.has_tolerance)

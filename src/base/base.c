@@ -38,6 +38,10 @@ const char *shoal_version(void) {
     return SHOAL_VERSION;
 }
 
+int shoal_version_number(void) {
+    return SHOAL_VERSION_NUMBER;
+}
+
 const char *shoal_status_text(shoal_status status) {
     switch (status) {
     case SHOAL_OK: return "ok";
@@ -48,6 +52,37 @@ const char *shoal_status_text(shoal_status status) {
     case SHOAL_CANCELLED: return "cancelled";
     }
     return "unknown status";
+}
+
+/* ---- Structs that carry their size ------------------------------------------------- */
+
+shoal_status sh_read_struct(shoal_context *context, const char *name, const void *given,
+                            void *known, size_t bytes) {
+    size_t size;
+    if (!given)
+        return SHOAL_OK;
+    memcpy(&size, given, sizeof size);
+    if (size < sizeof size)
+        return sh_fail(context, SHOAL_INVALID,
+                       "%s.size is %zu: initialise the struct with %s_defaults()", name,
+                       size, name);
+    for (size_t i = bytes; i < size; i++)
+        if (((const unsigned char *)given)[i])
+            return sh_fail(context, SHOAL_INVALID,
+                           "%s has %zu bytes and sets a field that this library, "
+                           "version %s with %zu bytes, does not know",
+                           name, size, SHOAL_VERSION, bytes);
+    memcpy(known, given, size < bytes ? size : bytes);
+    memcpy(known, &bytes, sizeof bytes);
+    return SHOAL_OK;
+}
+
+void sh_write_struct(void *to, size_t size, const void *known, size_t bytes) {
+    if (!to || size < sizeof size)
+        return;
+    memset(to, 0, size);
+    memcpy(to, known, size < bytes ? size : bytes);
+    memcpy(to, &size, sizeof size);
 }
 
 /* ---- Memory ------------------------------------------------------------------------ */

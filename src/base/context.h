@@ -29,6 +29,18 @@ SHOAL_PRIVATE shoal_status sh_fail(shoal_context *context, shoal_status status,
                                    const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
+/* Copies a caller's struct, which begins with its size, over the defaults in known
+   [bytes], by the rule in shoal.h. given may be NULL: the defaults stay. */
+SHOAL_PRIVATE shoal_status sh_read_struct(shoal_context *context, const char *name,
+                                          const void *given, void *known, size_t bytes);
+#define READ_STRUCT(context, type, given, known)                                         \
+    sh_read_struct(context, #type, (const type *)(given), (type *)(known), sizeof(type))
+
+/* Writes defaults, known [bytes], to a caller's struct of `size` bytes that begins with
+   its size. */
+SHOAL_PRIVATE void sh_write_struct(void *to, size_t size, const void *known,
+                                   size_t bytes);
+
 /* Hands the error of a call on: returns its status unless that is SHOAL_OK. */
 #define TRY(call)                                                                        \
     do {                                                                                 \

@@ -111,7 +111,8 @@ shoal_status shoal_context_create(const shoal_options *options, shoal_context **
     if (!context)
         return SHOAL_INVALID;
     *context = NULL;
-    shoal_options chosen = options ? *options : (shoal_options){0};
+    shoal_options chosen = shoal_options_defaults();
+    const bool readable = READ_STRUCT(NULL, shoal_options, options, &chosen) == SHOAL_OK;
     const bool half_an_allocator = !chosen.allocate != !chosen.release;
     if (!chosen.allocate || !chosen.release) {
         chosen.allocate = plain_allocate;
@@ -122,6 +123,8 @@ shoal_status shoal_context_create(const shoal_options *options, shoal_context **
         return SHOAL_NO_MEMORY;
     *made = (shoal_context){.options = chosen};
     *context = made;
+    if (!readable)
+        return READ_STRUCT(made, shoal_options, options, &chosen);
     if (half_an_allocator)
         return sh_fail(made, SHOAL_INVALID,
                        "options.allocate and options.release go together: one is NULL");

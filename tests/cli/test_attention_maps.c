@@ -178,7 +178,7 @@ static void from_layer_to_layer(const char *name) {
     static const int32_t ids[COUNT] = {2, 9, 14, 20, 3, 7, 31, 8, 8, 25, 3};
     char path[512];
     int32_t types[COUNT];
-    shoal_model_config config = {.outputs = 1};
+    shoal_model_config config = {.size = sizeof(shoal_model_config), .outputs = 1};
     shoal_model *model;
     const shoal_attention full = kind_of("full");
     snprintf(path, sizeof path, "%s/tests/models/text/%s", SHOAL_SOURCE_DIR, name);

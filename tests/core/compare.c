@@ -213,7 +213,7 @@ static shoal_attention numbers_of(const attention_case *c, const shoal_plan *pla
     problem.queries = c->query_lengths[b];
     problem.keys = c->key_lengths[b];
     assert_int_equal(shoal_plan_picked(plan, NULL, &picked), SHOAL_OK);
-    return c->spec.attention.kind == SHOAL_SHOAL
+    return c->spec.attention.kind == SHOAL_KIND_SHOAL
                ? sh_attention_resolve(&c->spec.attention, &problem)
                : picked;
 }
@@ -239,8 +239,8 @@ static void check_groups_of_head(const attention_case *c, int32_t clusters,
 }
 
 void check_groups(const attention_case *c, shoal_plan *plan) {
-    const int32_t *groups = shoal_plan_groups(plan, NULL);
-    if (!facts_of(c->spec.attention.kind)->has_groups) {
+    const int32_t *groups = shoal_plan_clusters(plan, NULL);
+    if (!facts_of(c->spec.attention.kind)->has_clusters) {
         assert_null(groups);
         return;
     }

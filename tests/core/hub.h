@@ -2,7 +2,7 @@
 #ifndef SHOAL_TESTS_HUB_H
 #define SHOAL_TESTS_HUB_H
 
-#include "shoal.h"
+#include "shoal_transport.h"
 
 typedef struct hub hub;
 

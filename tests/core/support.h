@@ -92,6 +92,8 @@ typedef struct {
     int64_t *query_lengths, *key_lengths; /* [batch], what is live */
     int64_t *query_offsets, *key_offsets; /* [batch + 1], packed only */
     int32_t *groups;                      /* [batch][heads][queries], own_groups only */
+    shoal_strides *strides;               /* [5]: of q, k, v, out, key bias */
+    shoal_pair_strides *pair_strides;     /* [2]: of bias and mask */
     float *bias;                          /* NULL without */
     uint8_t *mask;
     float *dbias; /* [batch][heads][queries][keys], where something is masked */

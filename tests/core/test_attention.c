@@ -45,10 +45,10 @@ static shoal_attention random_attention(shoal_kind kind, uint64_t seed) {
     const shoal_kind_info *facts = facts_of(kind);
     shoal_attention attention = facts->defaults;
     if (attention.bits > 0 && test_pick(seed, 26, 0, 2) == 0)
-        attention.groups = SHOAL_GROUPS_KEYS;
+        attention.clustering = SHOAL_CLUSTERING_KEYS;
     if (facts->has_top_keys && test_pick(seed, 27, 0, 2) == 0)
         attention.normaliser = SHOAL_NORMALISER_QUERY;
-    if (facts->has_groups)
+    if (facts->has_clusters)
         attention.rank = CHOOSE(RANKS, seed, 28);
     choose_number(&attention.clusters, CHOOSE(CLUSTERS, seed, 21));
     choose_number(&attention.topk, CHOOSE(TOPKS, seed, 22));
@@ -90,7 +90,7 @@ static case_spec random_spec(shoal_kind kind, uint64_t seed) {
         .value_dim = CHOOSE(SIZES, seed, 4),
         .layout = (memory_layout)test_pick(seed, 5, 0, LAYOUT_COUNT - 1),
         .ragged = test_pick(seed, 6, 0, 2) == 0,
-        .own_groups = facts_of(kind)->has_groups && test_pick(seed, 7, 0, 3) == 0,
+        .own_groups = facts_of(kind)->has_clusters && test_pick(seed, 7, 0, 3) == 0,
     };
     spec.scale = random_scale(&spec, seed);
     uint64_t attempt = 0;
@@ -280,7 +280,7 @@ static void sharp_groups(void **state) {
 static void sharp_tilts(void **state) {
     enum { PROBLEMS = 320 };
     for (uint64_t seed = 1; seed <= PROBLEMS; seed++) {
-        case_spec spec = {.attention = random_attention(SHOAL_SHOAL, seed),
+        case_spec spec = {.attention = random_attention(SHOAL_KIND_SHOAL, seed),
                           .batch = 1,
                           .heads = 1,
                           .queries = test_pick(seed, 1, 20, 130),
@@ -312,7 +312,8 @@ static void forward_only(void **state) {
         shoal_plan *without = case_plan(context, &only, 0);
         case_forward(without, &only);
         check_identical(&both.out, &only.out, both.query_lengths, "out");
-        shoal_gradients gradients = {.out = only.out.data,
+        shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                     .out = only.out.data,
                                      .dout = only.dout.data,
                                      .dq = only.dq.data};
         assert_int_equal(shoal_backward(without, &only.inputs, &gradients),
@@ -335,7 +336,8 @@ static void some_gradients(void **state) {
             attention_case whole = case_create(&spec), part = case_create(&spec);
             case_run_on(NULL, 1, &whole);
             case_forward(whole.plan, &part);
-            shoal_gradients gradients = {.out = part.out.data,
+            shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                         .out = part.out.data,
                                          .dout = part.dout.data,
                                          .dq = wanted & 1 ? part.dq.data : NULL,
                                          .dk = wanted & 2 ? part.dk.data : NULL,

@@ -41,7 +41,10 @@ static sequence make(int64_t length, double spread) {
             test_normal(test_hash(9, 0, (uint64_t)(group * DIM + i % DIM)));
         made.q[i] = (float)(2 * (1 - spread) * centre + spread * (double)made.q[i]);
     }
-    made.inputs = (shoal_inputs){.q = made.q, .k = made.k, .v = made.v};
+    made.inputs = (shoal_inputs){.size = sizeof(shoal_inputs),
+                                 .q = made.q,
+                                 .k = made.k,
+                                 .v = made.v};
     return made;
 }
 
@@ -51,7 +54,9 @@ static void destroy(sequence *s) {
 
 static shoal_context *context_with(int threads, int crossover) {
     shoal_context *context;
-    const shoal_options options = {.threads = threads, .crossover = crossover};
+    const shoal_options options = {.size = sizeof(shoal_options),
+                                   .threads = threads,
+                                   .crossover = crossover};
     assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
     return context;
 }
@@ -67,7 +72,8 @@ static void run(shoal_context *context, const char *kind, sequence *s, char pick
     assert_int_equal(shoal_forward(plan, &s->inputs, s->out), SHOAL_OK);
     float *dq = s->grad, *dk = dq + s->bytes / 4, *dv = dk + s->bytes / 4;
     assert_int_equal(shoal_backward(plan, &s->inputs,
-                                    &(shoal_gradients){.out = s->out,
+                                    &(shoal_gradients){.size = sizeof(shoal_gradients),
+                                                       .out = s->out,
                                                        .dout = s->dout,
                                                        .dq = dq,
                                                        .dk = dk,
@@ -240,16 +246,16 @@ static void corners(void **state) {
     assert_int_equal(shoal_plan_create(context, &s.problem, &attention, 0, &plan),
                      SHOAL_OK);
     assert_int_equal(shoal_plan_picked(plan, NULL, &used), SHOAL_OK);
-    assert_int_equal(used.kind, SHOAL_FULL);
+    assert_int_equal(used.kind, SHOAL_KIND_FULL);
     for (int64_t i = 0; i < COUNT_OF(lengths); i++) {
         s.inputs.query_lengths = s.inputs.key_lengths = &lengths[i];
         assert_int_equal(shoal_forward(plan, &s.inputs, s.out), SHOAL_OK);
         for (int64_t e = lengths[i] * DIM; e < 1200 * DIM; e++)
             assert_true(s.out[e] == 0);
-        assert_null(shoal_plan_groups(plan, NULL));
+        assert_null(shoal_plan_clusters(plan, NULL));
     }
     int32_t *groups = calloc(2 * 1200, sizeof *groups);
-    s.inputs.groups = groups;
+    s.inputs.clusters = groups;
     assert_int_equal(shoal_forward(plan, &s.inputs, s.out), SHOAL_INVALID);
     free(groups);
     shoal_plan_destroy(plan);
@@ -259,7 +265,7 @@ static void corners(void **state) {
 
 static void crossover(void **state) {
     shoal_context *context;
-    shoal_options options = {.crossover = -1};
+    shoal_options options = {.size = sizeof(shoal_options), .crossover = -1};
     assert_int_equal(shoal_context_create(&options, &context), SHOAL_INVALID);
     shoal_context_destroy(context);
     setenv("SHOAL_CROSSOVER", "12x", 1);

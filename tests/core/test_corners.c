@@ -138,7 +138,7 @@ static void check_reach(const char *isa, const char *kind, spoiling what) {
         bool spoiled = !row_is_finite(&c.out, i);
         if (i == 4 || what != SPOIL_Q)
             assert_true(spoiled);
-        else if (spec.attention.kind == SHOAL_FULL)
+        else if (spec.attention.kind == SHOAL_KIND_FULL)
             assert_false(spoiled);
     }
     case_destroy(&c);
@@ -149,7 +149,7 @@ static void nan_reaches_what_depends_on_it(void **state) {
         for (int64_t kind = 0; KINDS[kind]; kind++) {
             const shoal_kind_info *facts = facts_of(spelled(KINDS[kind]).kind);
             check_reach(test_isa(isa), KINDS[kind], SPOIL_Q);
-            if (facts->keys_are_queries || !(facts->exact || facts->has_groups))
+            if (facts->keys_are_queries || !(facts->exact || facts->has_clusters))
                 continue;
             check_reach(test_isa(isa), KINDS[kind], SPOIL_K);
             check_reach(test_isa(isa), KINDS[kind], SPOIL_V);

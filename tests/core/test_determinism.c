@@ -14,13 +14,14 @@ static const char *KINDS[TEST_KINDS + 1];
 /* Kinds that take as long as full get shorter sequences: several blocks still, in
    bearable time. */
 static int64_t long_length(const shoal_attention *attention) {
-    const shoal_problem problem = {.batch = 1,
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
                                    .heads = 1,
                                    .queries = 5003,
                                    .keys = 5003,
                                    .dim = 16,
                                    .value_dim = 12};
-    const shoal_attention full = {.kind = SHOAL_FULL};
+    const shoal_attention full = {.kind = SHOAL_KIND_FULL};
     return shoal_attention_operations(attention, &problem, 0) <
                    shoal_attention_operations(&full, &problem, 0) / 4
                ? problem.queries
@@ -60,8 +61,8 @@ static size_t groups_size(const attention_case *c) {
 
 static void check_same_groups(const attention_case *c, const shoal_plan *a,
                               const shoal_plan *b) {
-    if (shoal_plan_groups(a, NULL))
-        assert_memory_equal(shoal_plan_groups(a, NULL), shoal_plan_groups(b, NULL),
+    if (shoal_plan_clusters(a, NULL))
+        assert_memory_equal(shoal_plan_clusters(a, NULL), shoal_plan_clusters(b, NULL),
                             groups_size(c));
 }
 
@@ -191,8 +192,8 @@ static void check_seeds_matter(const char *kind) {
     attention_case c = case_create(&spec), other = case_create(&other_spec);
     case_run_on(NULL, 2, &c);
     case_run_on(NULL, 2, &other);
-    assert_memory_not_equal(shoal_plan_groups(c.plan, NULL),
-                            shoal_plan_groups(other.plan, NULL), groups_size(&c));
+    assert_memory_not_equal(shoal_plan_clusters(c.plan, NULL),
+                            shoal_plan_clusters(other.plan, NULL), groups_size(&c));
     case_destroy(&c);
     case_destroy(&other);
 }

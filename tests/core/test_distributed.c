@@ -86,24 +86,28 @@ static void run_rank(void *shared, shoal_transport *transport) {
     float *k = part_of(c->inputs.k, V, S, kf, kl, D);
     float *v = part_of(c->inputs.v, V, S, kf, kl, Dv);
     float *dout = part_of(c->dout, U, N, qf, ql, Dv);
-    int32_t *brought = c->inputs.groups ? part_of(c->inputs.groups, U, N, qf, ql, 4)
-                                        : NULL;
+    int32_t *brought = c->inputs.clusters ? part_of(c->inputs.clusters, U, N, qf, ql, 4)
+                                          : NULL;
     float *out = test_memory(U * n + 1, Dv), *dq = test_memory(U * n + 1, D);
     float *dk = test_memory(V * s + 1, D), *dv = test_memory(V * s + 1, Dv);
-    const shoal_inputs inputs = {.q = q,
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                 .q = q,
                                  .k = k,
                                  .v = v,
                                  .query_lengths = queries,
                                  .key_lengths = keys,
-                                 .groups = brought};
-    const shoal_gradients gradients = {.out = out,
+                                 .clusters = brought};
+    const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                       .out = out,
                                        .dout = dout,
                                        .dq = dq,
                                        .dk = dk,
                                        .dv = dv};
     shoal_context *context;
     shoal_plan *plan = NULL;
-    shoal_context_create(&(shoal_options){.threads = c->threads}, &context);
+    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options),
+                                          .threads = c->threads},
+                         &context);
     shoal_status status = shoal_plan_create_over(transport, context, &problem,
                                                  &c->attention, SHOAL_WITH_BACKWARD,
                                                  &plan);
@@ -118,9 +122,9 @@ static void run_rank(void *shared, shoal_transport *transport) {
         move_rows(c->dqs, dq, U, N, qf, ql, D, 1);
         move_rows(c->dks, dk, V, S, kf, kl, D, 1);
         move_rows(c->dvs, dv, V, S, kf, kl, Dv, 1);
-        if (shoal_plan_groups(plan, NULL))
-            move_rows(c->groups_of_ranks, (void *)shoal_plan_groups(plan, NULL), U, N, qf,
-                      ql, 4, 1);
+        if (shoal_plan_clusters(plan, NULL))
+            move_rows(c->groups_of_ranks, (void *)shoal_plan_clusters(plan, NULL), U, N,
+                      qf, ql, 4, 1);
         if (shoal_plan_top_keys(plan, NULL))
             memcpy(c->tops + p * tops_size(c), shoal_plan_top_keys(plan, NULL),
                    sizeof(int32_t) * (size_t)tops_size(c));
@@ -135,8 +139,10 @@ static void run_rank(void *shared, shoal_transport *transport) {
 static void run_alone(distributed_case *c) {
     shoal_context *context;
     shoal_plan *plan;
-    shoal_context_create(&(shoal_options){.threads = 1}, &context);
-    const shoal_gradients gradients = {.out = c->out,
+    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .threads = 1},
+                         &context);
+    const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                       .out = c->out,
                                        .dout = c->dout,
                                        .dq = c->dq,
                                        .dk = c->dk,
@@ -146,8 +152,8 @@ static void run_alone(distributed_case *c) {
                      SHOAL_OK);
     assert_int_equal(shoal_forward(plan, &c->inputs, c->out), SHOAL_OK);
     assert_int_equal(shoal_backward(plan, &c->inputs, &gradients), SHOAL_OK);
-    if (shoal_plan_groups(plan, NULL))
-        memcpy(c->groups, shoal_plan_groups(plan, NULL),
+    if (shoal_plan_clusters(plan, NULL))
+        memcpy(c->groups, shoal_plan_clusters(plan, NULL),
                sizeof(int32_t) * (size_t)cells(c, c->problem.queries, 1));
     if (shoal_plan_top_keys(plan, NULL))
         memcpy(c->top, shoal_plan_top_keys(plan, NULL),
@@ -163,7 +169,8 @@ static void create(distributed_case *c, uint64_t seed) {
     const int64_t k = p->batch * p->kv_heads * p->keys * p->dim;
     const int64_t v = p->batch * p->kv_heads * p->keys * p->value_dim;
     const int64_t n = cells(c, p->queries, 1) + 1;
-    c->inputs = (shoal_inputs){.q = random_floats(q + 1, seed),
+    c->inputs = (shoal_inputs){.size = sizeof(shoal_inputs),
+                               .q = random_floats(q + 1, seed),
                                .k = random_floats(k + 1, seed + 1),
                                .v = random_floats(v + 1, seed + 2),
                                .query_lengths = c->query_lengths,
@@ -184,7 +191,7 @@ static void destroy(distributed_case *c) {
     void *all[] = {(void *)c->inputs.q,
                    (void *)c->inputs.k,
                    (void *)c->inputs.v,
-                   (void *)c->inputs.groups,
+                   (void *)c->inputs.clusters,
                    c->dout,
                    c->out,
                    c->outs,
@@ -220,7 +227,7 @@ static void check_case(const distributed_case *c, const char *name) {
     for (int r = 0; r < c->ranks; r++)
         if (c->status[r] != SHOAL_OK)
             fail_msg("%s, rank %d: %s", name, r, c->message[r]);
-    if (c->attention.kind != SHOAL_FULL)
+    if (c->attention.kind != SHOAL_KIND_FULL)
         assert_memory_equal(c->groups_of_ranks, c->groups,
                             sizeof(int32_t) * (size_t)cells(c, p->queries, 1));
     for (int r = 0; r < c->ranks && c->attention.topk > 0; r++)
@@ -265,7 +272,8 @@ static void random_case(const char *kind, int ranks, uint64_t seed) {
                           .threads = 1 + (int)(seed % 2),
                           .attention = parsed(kind)};
     const int64_t most = seed % 5 ? 300 : 20;
-    c.problem = (shoal_problem){.batch = test_pick(seed, 1, 1, 2),
+    c.problem = (shoal_problem){.size = sizeof(shoal_problem),
+                                .batch = test_pick(seed, 1, 1, 2),
                                 .kv_heads = test_pick(seed, 2, 1, 2),
                                 .queries = test_pick(seed, 3, 1, most),
                                 .keys = test_pick(seed, 4, 1, most),
@@ -282,12 +290,12 @@ static void random_case(const char *kind, int ranks, uint64_t seed) {
     cut(c.query_cuts, ranks, c.problem.queries, seed);
     cut(c.key_cuts, ranks, c.problem.keys, seed + 1);
     create(&c, seed);
-    if (seed % 7 == 0 && c.attention.kind != SHOAL_FULL) {
+    if (seed % 7 == 0 && c.attention.kind != SHOAL_KIND_FULL) {
         int32_t *groups = test_memory(cells(&c, c.problem.queries, 1), sizeof *groups);
         for (int64_t i = 0; i < cells(&c, c.problem.queries, 1); i++)
             groups[i] =
                 (int32_t)test_pick(seed, 1000 + (uint64_t)i, 0, c.attention.clusters - 1);
-        c.inputs.groups = groups;
+        c.inputs.clusters = groups;
     }
     char name[160];
     snprintf(name, sizeof name, "%s, %d ranks, seed %d", kind, ranks, (int)seed);
@@ -300,7 +308,8 @@ static const int ranks_tried[] = {1, 2, 3, 4, 7};
 static distributed_case fixed_case(const char *kind, int64_t n, int ranks,
                                    uint64_t seed) {
     distributed_case c = {.ranks = ranks, .threads = 1, .attention = parsed(kind)};
-    c.problem = (shoal_problem){.batch = 1,
+    c.problem = (shoal_problem){.size = sizeof(shoal_problem),
+                                .batch = 1,
                                 .heads = 1,
                                 .kv_heads = 1,
                                 .queries = n,
@@ -425,7 +434,8 @@ static size_t workspace_over(int ranks) {
                             .exchange = no_exchange};
     shoal_context *context;
     shoal_plan *plan;
-    shoal_context_create(&(shoal_options){.threads = 1}, &context);
+    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .threads = 1},
+                         &context);
     assert_int_equal(shoal_plan_create_over(&over, context, &problem, &attention,
                                             SHOAL_WITH_BACKWARD, &plan),
                      SHOAL_OK);
@@ -506,8 +516,13 @@ static void refused_rank(void *shared, shoal_transport *transport) {
     shoal_context *context;
     shoal_attention attention;
     shoal_plan *plan;
-    shoal_inputs inputs = {.q = rows, .k = rows, .v = rows, .query_lengths = lengths};
-    shoal_context_create(&(shoal_options){.threads = 1}, &context);
+    shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                           .q = rows,
+                           .k = rows,
+                           .v = rows,
+                           .query_lengths = lengths};
+    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .threads = 1},
+                         &context);
     if (r->what == OTHER_KIND && one)
         kind = "i-clustered-4";
     if (r->what == NO_SUCH_KIND)
@@ -521,7 +536,7 @@ static void refused_rank(void *shared, shoal_transport *transport) {
     if (r->what == OTHER_DIM && one)
         problem.dim = 3;
     if (r->what == GROUPS_ON_ONE && one)
-        inputs.groups = groups;
+        inputs.clusters = groups;
     if (r->what == BIAS)
         inputs.key_bias = rows;
     shoal_attention_parse(context, kind, &attention);

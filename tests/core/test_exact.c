@@ -37,7 +37,7 @@ static int32_t *random_top_keys(uint64_t seed, int64_t clusters, int64_t topk,
 }
 
 static bool is_tilted(const shoal_attention *attention) {
-    return attention->kind == SHOAL_SHOAL;
+    return attention->kind == SHOAL_KIND_SHOAL;
 }
 
 static float *random_floats(uint64_t seed, uint64_t stream, int64_t count) {
@@ -253,7 +253,7 @@ static void weights_are_averages(void **state) {
         for (int64_t i = 0; i < head->queries; i++) {
             const double *weights = exact_row(head, i);
             double sum = 0;
-            bool sees = facts_of((shoal_kind)kind)->has_groups;
+            bool sees = facts_of((shoal_kind)kind)->has_clusters;
             for (int64_t l = 0; l < head->keys; l++) {
                 assert_true(weights[l] >= 0);
                 sum += weights[l];
@@ -270,13 +270,13 @@ static void weights_are_averages(void **state) {
 static void normalisers_agree_on_a_centroid(void **state) {
     for (uint64_t seed = 1; seed <= 5; seed++) {
         exact_head *head =
-            head_create((shoal_attention){.kind = SHOAL_I_CLUSTERED}, seed);
+            head_create((shoal_attention){.kind = SHOAL_KIND_I_CLUSTERED}, seed);
         int64_t size = head->queries * head->value_dim;
         double *outs[3];
         for (int64_t i = 0; i < head->queries * head->dim; i++)
             head->q[i] = head->q[i % head->dim];
         for (int which = 0; which < 3; which++) {
-            head->attention.kind = which == 2 ? SHOAL_FULL : SHOAL_I_CLUSTERED;
+            head->attention.kind = which == 2 ? SHOAL_KIND_FULL : SHOAL_KIND_I_CLUSTERED;
             head->attention.normaliser = which == 1 ? SHOAL_NORMALISER_QUERY
                                                     : SHOAL_NORMALISER_CLUSTER;
             outs[which] = test_memory(size, sizeof(double));
@@ -310,16 +310,16 @@ static void worked_example(void **state) {
     memcpy(head->v, (double[]){4, 8}, 2 * sizeof(double));
     head->groups = one_group;
     head->top_keys = second;
-    check_two_outputs(head, SHOAL_FULL, 6, 7);
+    check_two_outputs(head, SHOAL_KIND_FULL, 6, 7);
     /* The centroid is 1/2: scores 0 and log(3) / 2. */
     const double shared = (4 + 8 * sqrt(3)) / (1 + sqrt(3));
-    check_two_outputs(head, SHOAL_CLUSTERED, shared, shared);
+    check_two_outputs(head, SHOAL_KIND_CLUSTERED, shared, shared);
     /* Key 1 by each query, key 0 by the centroid. */
-    check_two_outputs(head, SHOAL_Q_CLUSTERED, 6, 7);
+    check_two_outputs(head, SHOAL_KIND_Q_CLUSTERED, 6, 7);
     head->top_keys = first; /* the other way round: 1 : sqrt(3) for both */
-    check_two_outputs(head, SHOAL_Q_CLUSTERED, shared, shared);
+    check_two_outputs(head, SHOAL_KIND_Q_CLUSTERED, shared, shared);
     /* Query 0 has a tie, which goes to the lower key. */
-    check_two_outputs(head, SHOAL_ORACLE_TOP, 4, 8);
+    check_two_outputs(head, SHOAL_KIND_ORACLE_TOP, 4, 8);
     exact_destroy(head);
 }
 

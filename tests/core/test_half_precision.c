@@ -11,7 +11,7 @@
 
 enum { PROBLEMS_PER_KIND = 6, HALF_GUARD = 0xffab /* a NaN that nothing computes */ };
 
-static const shoal_dtype DTYPES[] = {SHOAL_FLOAT16, SHOAL_BFLOAT16};
+static const shoal_dtype DTYPES[] = {SHOAL_DTYPE_FLOAT16, SHOAL_DTYPE_BFLOAT16};
 static const int64_t LENGTHS[] = {0, 1, 2, 17, 64, 65, 97, 130, 257, 300};
 static const int64_t SIZES[] = {1, 3, 8, 16, 17, 33};
 static const int64_t HEADS[][2] = {{1, 0}, {2, 0}, {2, 1}, {4, 2}, {3, 0}};
@@ -44,11 +44,11 @@ static case_spec random_spec(const char *kind, uint64_t seed) {
 /* ---- Arrays of halves -------------------------------------------------------------- */
 
 static uint16_t narrow(float x, shoal_dtype dtype) {
-    return dtype == SHOAL_FLOAT16 ? round_to_half(x) : round_to_bfloat(x);
+    return dtype == SHOAL_DTYPE_FLOAT16 ? round_to_half(x) : round_to_bfloat(x);
 }
 
 static float widen(uint16_t x, shoal_dtype dtype) {
-    return dtype == SHOAL_FLOAT16 ? half_to_float(x) : bfloat_to_float(x);
+    return dtype == SHOAL_DTYPE_FLOAT16 ? half_to_float(x) : bfloat_to_float(x);
 }
 
 /* Rounds what is there to halves; what is not a number stays as it is. */
@@ -130,7 +130,8 @@ static void run_halves(shoal_context *context, attention_case *c, shoal_dtype dt
         assert_int_equal(shoal_forward(plan, &inputs, a.out), SHOAL_OK);
         check_halves(a.out, &c->out, dtype, "out", c);
         if (flags) {
-            const shoal_gradients gradients = {.out = a.out,
+            const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                               .out = a.out,
                                                .dout = a.dout,
                                                .dq = a.dq,
                                                .dk = a.dk,
@@ -266,14 +267,18 @@ static void the_reference_reads_halves(void **state) {
             k[i] = narrow((float)i / 7 - 11, DTYPES[d]);
             v[i] = (uint16_t)(i % 9);
         }
-        const shoal_problem problem = {.batch = 1,
+        const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                       .batch = 1,
                                        .heads = 1,
                                        .queries = N,
                                        .keys = N,
                                        .dim = D,
                                        .value_dim = D,
                                        .dtype = DTYPES[d]};
-        const shoal_inputs inputs = {.q = q, .k = k, .v = v};
+        const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                     .q = q,
+                                     .k = k,
+                                     .v = v};
         const shoal_attention attention = spelled("full");
         exact_head *head = exact_load(&problem, &inputs, NULL, &attention, 0, 0);
         assert_non_null(head);
@@ -292,7 +297,8 @@ static size_t workspace(const char *kind, shoal_dtype dtype, int64_t batch,
                         unsigned flags) {
     shoal_context *context = test_context(NULL, 2);
     const shoal_attention attention = spelled(kind);
-    const shoal_problem problem = {.batch = batch,
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = batch,
                                    .heads = 8,
                                    .queries = 4096,
                                    .keys = 4096,
@@ -313,26 +319,27 @@ static void memory_is_bounded(void **state) {
     const size_t head = (size_t)4096 * 64 * sizeof(float);
     const char *const by_blocks[] = {"full", "local-64"};
     for (int64_t i = 0; i < COUNT_OF(by_blocks); i++)
-        assert_true(workspace(by_blocks[i], SHOAL_FLOAT16, 4, 0) <
-                    workspace(by_blocks[i], SHOAL_FLOAT32, 4, 0) + 800000);
+        assert_true(workspace(by_blocks[i], SHOAL_DTYPE_FLOAT16, 4, 0) <
+                    workspace(by_blocks[i], SHOAL_DTYPE_FLOAT32, 4, 0) + 800000);
     const char *const kinds[] = {"clustered-100", "i-clustered-100", "strided-64"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++) {
-        const size_t floats = workspace(kinds[i], SHOAL_FLOAT32, 4, 0);
-        const size_t halves = workspace(kinds[i], SHOAL_FLOAT16, 4, 0);
+        const size_t floats = workspace(kinds[i], SHOAL_DTYPE_FLOAT32, 4, 0);
+        const size_t halves = workspace(kinds[i], SHOAL_DTYPE_FLOAT16, 4, 0);
         assert_true(halves < floats + 2 * 4 * head + 400000);
-        assert_int_equal(halves, workspace(kinds[i], SHOAL_FLOAT16, 2, 0));
+        assert_int_equal(halves, workspace(kinds[i], SHOAL_DTYPE_FLOAT16, 2, 0));
     }
-    assert_true(workspace("full", SHOAL_BFLOAT16, 4, SHOAL_WITH_BACKWARD) <
-                workspace("full", SHOAL_FLOAT32, 4, SHOAL_WITH_BACKWARD) + 2 * 8 * head +
-                    400000);
+    assert_true(workspace("full", SHOAL_DTYPE_BFLOAT16, 4, SHOAL_WITH_BACKWARD) <
+                workspace("full", SHOAL_DTYPE_FLOAT32, 4, SHOAL_WITH_BACKWARD) +
+                    2 * 8 * head + 400000);
 }
 
 static void other_types_are_refused(void **state) {
-    const shoal_dtype wrong[] = {SHOAL_INT32, (shoal_dtype)7, (shoal_dtype)-1};
+    const shoal_dtype wrong[] = {SHOAL_DTYPE_INT32, (shoal_dtype)7, (shoal_dtype)-1};
     shoal_context *context = test_context(NULL, 1);
     const shoal_attention attention = spelled("full");
     for (int64_t i = 0; i < COUNT_OF(wrong); i++) {
-        const shoal_problem problem = {.batch = 1,
+        const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                       .batch = 1,
                                        .heads = 1,
                                        .queries = 4,
                                        .keys = 4,

@@ -12,15 +12,16 @@
 static const int64_t LENGTHS[] = {1, 2, 31, 32, 33, 64, 65, 66, 97, 128, 200, 333};
 
 static case_spec lsh_spec(int64_t n, int32_t rounds, uint64_t seed) {
-    return (case_spec){.attention = {.kind = SHOAL_LSH, .rounds = rounds, .seed = seed},
-                       .batch = 2,
-                       .heads = 2,
-                       .queries = n,
-                       .dim = test_pick(seed, 1, 1, 40),
-                       .value_dim = test_pick(seed, 2, 1, 30),
-                       .layout = (memory_layout)(seed % LAYOUT_COUNT),
-                       .ragged = seed % 3 == 0,
-                       .seed = seed};
+    return (
+        case_spec){.attention = {.kind = SHOAL_KIND_LSH, .rounds = rounds, .seed = seed},
+                   .batch = 2,
+                   .heads = 2,
+                   .queries = n,
+                   .dim = test_pick(seed, 1, 1, 40),
+                   .value_dim = test_pick(seed, 2, 1, 30),
+                   .layout = (memory_layout)(seed % LAYOUT_COUNT),
+                   .ragged = seed % 3 == 0,
+                   .seed = seed};
 }
 
 /* ---- Buckets ---------------------------------------------------------------------- */

@@ -122,8 +122,11 @@ static void modest_release(void *user, void *block) {
 static void check_too_large(const char *kind, int64_t batch, int64_t heads,
                             int64_t length) {
     const shoal_attention attention = spelled(kind);
-    shoal_options options = {.allocate = modest_allocate, .release = modest_release};
-    shoal_problem problem = {.batch = batch,
+    shoal_options options = {.size = sizeof(shoal_options),
+                             .allocate = modest_allocate,
+                             .release = modest_release};
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = batch,
                              .heads = heads,
                              .queries = length,
                              .keys = length,
@@ -204,11 +207,13 @@ static size_t workspace_of(const char *kind, int64_t length, int64_t heads,
                            unsigned flags) {
     const shoal_attention attention = spelled(kind);
     size_t total = 0;
-    shoal_options options = {.allocate = measuring_allocate,
+    shoal_options options = {.size = sizeof(shoal_options),
+                             .allocate = measuring_allocate,
                              .release = measuring_release,
                              .user = &total,
                              .threads = 2};
-    shoal_problem problem = {.batch = 1,
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = 1,
                              .heads = heads,
                              .queries = length,
                              .keys = length,
@@ -290,9 +295,9 @@ static void check_two_layers(const char *kind) {
         case_backward(plan, &layers[i]);
         case_check_identical(&alone[i], &layers[i]);
     }
-    if (shoal_plan_groups(plan, states[0]))
-        assert_memory_not_equal(shoal_plan_groups(plan, states[0]),
-                                shoal_plan_groups(plan, states[1]),
+    if (shoal_plan_clusters(plan, states[0]))
+        assert_memory_not_equal(shoal_plan_clusters(plan, states[0]),
+                                shoal_plan_clusters(plan, states[1]),
                                 sizeof(int32_t) *
                                     (size_t)(specs[0].batch * specs[0].heads *
                                              specs[0].queries));

@@ -14,15 +14,19 @@ static float mean_position(shoal_context *context, int32_t topk, const float *ke
     static float values[KEYS];
     const float query = 1;
     float out = -1;
-    shoal_attention attention = {.kind = SHOAL_ORACLE_TOP, .topk = topk};
-    shoal_problem problem = {.batch = 1,
+    shoal_attention attention = {.kind = SHOAL_KIND_ORACLE_TOP, .topk = topk};
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = 1,
                              .heads = 1,
                              .queries = 1,
                              .keys = KEYS,
                              .dim = 1,
                              .value_dim = 1,
                              .scale = 1};
-    shoal_inputs inputs = {.q = &query, .k = keys, .v = values};
+    shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                           .q = &query,
+                           .k = keys,
+                           .v = values};
     shoal_plan *plan = NULL;
     for (int l = 0; l < KEYS; l++)
         values[l] = (float)l;
@@ -84,7 +88,7 @@ static void scores_that_are_no_numbers(void **state) {
 
 /* With room for every key it is full attention, to the last NaN. */
 static void enough_room_is_full(void **state) {
-    case_spec spec = {.attention = {.kind = SHOAL_FULL},
+    case_spec spec = {.attention = {.kind = SHOAL_KIND_FULL},
                       .batch = 1,
                       .heads = 2,
                       .kv_heads = 1,
@@ -94,7 +98,7 @@ static void enough_room_is_full(void **state) {
                       .value_dim = 5,
                       .seed = 8};
     attention_case full = case_create(&spec);
-    spec.attention = (shoal_attention){.kind = SHOAL_ORACLE_TOP, .topk = 300};
+    spec.attention = (shoal_attention){.kind = SHOAL_KIND_ORACLE_TOP, .topk = 300};
     attention_case oracle = case_create(&spec);
     tensor_row(&full.q, 0, 1, 11)[2] = tensor_row(&oracle.q, 0, 1, 11)[2] = NAN;
     tensor_row(&full.q, 0, 0, 5)[0] = tensor_row(&oracle.q, 0, 0, 5)[0] = INFINITY;

@@ -16,7 +16,9 @@
 
 static shoal_context *context_with(int threads) {
     shoal_context *context;
-    assert_int_equal(shoal_context_create(&(shoal_options){.threads = threads}, &context),
+    assert_int_equal(shoal_context_create(&(shoal_options){.size = sizeof(shoal_options),
+                                                           .threads = threads},
+                                          &context),
                      SHOAL_OK);
     return context;
 }

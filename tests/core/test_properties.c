@@ -27,7 +27,7 @@ static void check_equals_full(attention_case *c) {
         case_run_on(test_isa(i), 2, c);
         check_groups(c, c->plan);
         shoal_kind kind = c->spec.attention.kind;
-        c->spec.attention.kind = SHOAL_FULL;
+        c->spec.attention.kind = SHOAL_KIND_FULL;
         check_forward(c, c->plan);
         check_gradients(c, c->plan);
         c->spec.attention.kind = kind;
@@ -123,7 +123,7 @@ static void identical_queries(void **state) {
         case_run_on(NULL, 2, &c);
         check_groups(&c, c.plan);
         check_gradients(&c, c.plan);
-        c.spec.attention.kind = SHOAL_FULL;
+        c.spec.attention.kind = SHOAL_KIND_FULL;
         check_forward(&c, c.plan);
         case_destroy(&c);
     }
@@ -144,7 +144,7 @@ static void approximate_nothing(exact_head *head) {
         for (int64_t d = 0; d < head->dim && facts->unit_keys; d++)
             key[d] /= sqrt(square);
     }
-    head->attention.kind = SHOAL_FULL;
+    head->attention.kind = SHOAL_KIND_FULL;
 }
 
 /* What the estimate should say when it looks at every live query. */
@@ -220,7 +220,7 @@ static void estimate_of_everything_is_the_error(void **state) {
 /* An output that is off in one known place. */
 static void estimate_sees_one_wrong_number(void **state) {
     case_spec spec = clustered_spec("clustered-5", 5, 0);
-    spec.attention = (shoal_attention){.kind = SHOAL_FULL};
+    spec.attention = (shoal_attention){.kind = SHOAL_KIND_FULL};
     attention_case c = case_create(&spec);
     shoal_context *context = test_context(NULL, 2);
     shoal_plan *plan = case_plan(context, &c, 0);

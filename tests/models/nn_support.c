@@ -11,7 +11,8 @@
 #include "support.h"
 
 shoal_model_config config_of(const model_case *c) {
-    shoal_model_config config = {.vocabulary = c->features ? 0 : TEST_VOCABULARY,
+    shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                 .vocabulary = c->features ? 0 : TEST_VOCABULARY,
                                  .features = c->features ? TEST_FEATURES : 0,
                                  .outputs = TEST_OUTPUTS,
                                  .max_length = 1,
@@ -22,10 +23,12 @@ shoal_model_config config_of(const model_case *c) {
                                  .attention = spelled(c->attention),
                                  .shared_qk = c->shared_qk,
                                  .norm = c->post_norm ? SHOAL_NORM_POST : SHOAL_NORM_PRE,
-                                 .activation = c->relu ? SHOAL_RELU : SHOAL_GELU,
-                                 .positions = c->learned        ? SHOAL_LEARNED
-                                              : c->no_positions ? SHOAL_NO_POSITIONS
-                                                                : SHOAL_SINUSOIDAL,
+                                 .activation = c->relu ? SHOAL_ACTIVATION_RELU
+                                                       : SHOAL_ACTIVATION_GELU,
+                                 .positions = c->learned ? SHOAL_POSITIONS_LEARNED
+                                              : c->no_positions
+                                                  ? SHOAL_POSITIONS_NONE
+                                                  : SHOAL_POSITIONS_SINUSOIDAL,
                                  .pooling = (int32_t)c->pooling,
                                  .dropout = c->dropout,
                                  .form = (int32_t)c->form,
@@ -63,7 +66,8 @@ static void fill_batch(model_setup *setup, const model_case *c, uint64_t seed) {
             (int32_t)(test_hash(seed, 3, (uint64_t)r) % (TEST_OUTPUTS + 1)) - 1;
     for (int64_t i = 0; i < rows * TEST_FEATURES; i++)
         setup->features[i] = (float)test_normal(test_hash(seed, 4, (uint64_t)i));
-    setup->inputs = (shoal_model_inputs){.batch = batch,
+    setup->inputs = (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                         .batch = batch,
                                          .offsets = setup->offsets,
                                          .tokens = setup->tokens,
                                          .types = setup->types,
@@ -221,7 +225,7 @@ static void attend(const model_setup *setup, int64_t layer, const double *const 
 /* The row that a dropout counts: the last layer of a model of text goes on with the first
    row of every sequence alone (the others are not looked at). */
 static int64_t row_of_mask(const model_setup *setup, int64_t layer, int64_t row) {
-    if (!setup->config.form || setup->config.pooling != SHOAL_FIRST_ROW ||
+    if (!setup->config.form || setup->config.pooling != SHOAL_POOLING_FIRST ||
         layer + 1 < setup->config.layers)
         return row;
     for (int64_t b = 0; b < setup->inputs.batch; b++)
@@ -320,9 +324,9 @@ static void take_input(const model_setup *setup, const double *values, int64_t r
     for (int64_t i = 0; i < size; i++) {
         if (table)
             x[i] = scale * table[setup->tokens[r] * size + i];
-        if (config->positions == SHOAL_LEARNED)
+        if (config->positions == SHOAL_POSITIONS_LEARNED)
             x[i] += learned[position * size + i];
-        else if (config->positions == SHOAL_SINUSOIDAL)
+        else if (config->positions == SHOAL_POSITIONS_SINUSOIDAL)
             x[i] += exact_sinusoid(position, i, size);
         if (types)
             x[i] += types[setup->types[r] * size + i];
@@ -340,7 +344,7 @@ static void take_input(const model_setup *setup, const double *values, int64_t r
 static void pool(const model_setup *setup, int64_t b, int64_t size, const double *x,
                  double *pooled) {
     int64_t first = setup->offsets[b], used = setup->offsets[b + 1] - first;
-    if (setup->config.pooling == SHOAL_FIRST_ROW && used > 1)
+    if (setup->config.pooling == SHOAL_POOLING_FIRST && used > 1)
         used = 1;
     for (int64_t r = first; r < first + used; r++)
         for (int64_t i = 0; i < size; i++)
@@ -357,7 +361,7 @@ static void run_head(const model_setup *setup, const double *values, int64_t siz
     head.inputs = head.outputs = size;
     for (int64_t b = 0; b < setup->inputs.batch; b++) {
         double *row = rows + b * size;
-        const float *inner = setup->config.form == SHOAL_ROBERTA
+        const float *inner = setup->config.form == SHOAL_FORM_ROBERTA
                                  ? dropped(setup, after + 1, b, size, factors)
                                  : NULL;
         const float *outer = dropped(setup, after, b, size, factors + size);
@@ -392,7 +396,7 @@ double setup_exact_loss(const model_setup *setup, const double *values, double *
     norm.outputs = size;
     if (norm.weight)
         exact_norm(&norm, 1e-5, setup->rows, x, x);
-    if (config->pooling != SHOAL_EVERY_ROW)
+    if (config->pooling != SHOAL_POOLING_NONE)
         read = x + setup->rows * size;
     for (int64_t b = 0; b < batch && read != x; b++)
         pool(setup, b, size, x, read + b * size);

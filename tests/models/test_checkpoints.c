@@ -21,7 +21,8 @@ enum { SYMBOLS = 6, LENGTH = 5, BATCH = 2, ROWS = BATCH * LENGTH };
 static const int64_t offsets[] = {0, LENGTH, ROWS};
 
 static shoal_model_config small_config(void) {
-    return (shoal_model_config){.vocabulary = SYMBOLS,
+    return (shoal_model_config){.size = sizeof(shoal_model_config),
+                                .vocabulary = SYMBOLS,
                                 .outputs = SYMBOLS,
                                 .max_length = LENGTH,
                                 .layers = 1,
@@ -30,8 +31,8 @@ static shoal_model_config small_config(void) {
                                 .feed_forward = 8,
                                 .attention = spelled("i-clustered-3:topk=2,seed=9"),
                                 .norm = SHOAL_NORM_POST,
-                                .activation = SHOAL_RELU,
-                                .positions = SHOAL_LEARNED,
+                                .activation = SHOAL_ACTIVATION_RELU,
+                                .positions = SHOAL_POSITIONS_LEARNED,
                                 .dropout = 0.1f};
 }
 
@@ -46,7 +47,7 @@ typedef struct {
 static training training_create(shoal_context *context,
                                 const shoal_model_config *config) {
     training made = {.context = context, .schedule = shoal_schedule_start(0.01)};
-    shoal_optimizer_config averaging = shoal_optimizer_defaults();
+    shoal_optimizer_config averaging = shoal_optimizer_config_defaults();
     averaging.average = 0.9f;
     assert_int_equal(shoal_model_create(context, config, 3, BATCH, ROWS,
                                         SHOAL_WITH_BACKWARD, &made.model),
@@ -74,7 +75,8 @@ static double take_step(training *on) {
             (int32_t)shoal_random_below(5, 1, (uint64_t)(step * ROWS + i), SYMBOLS);
         targets[i] = (tokens[i] + 1) % SYMBOLS;
     }
-    const shoal_model_inputs inputs = {.batch = BATCH,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = BATCH,
                                        .offsets = offsets,
                                        .tokens = tokens,
                                        .training = 1,
@@ -126,7 +128,7 @@ static shoal_status load_from(const char *path, training *to) {
     if (status == SHOAL_OK)
         status =
             shoal_checkpoint_load(checkpoint, to->model, to->optimizer, &to->schedule);
-    shoal_checkpoint_close(checkpoint);
+    shoal_checkpoint_destroy(checkpoint);
     return status;
 }
 
@@ -198,7 +200,7 @@ static void models_come_back_by_themselves(void **state) {
     const char *const paths[] = {place->other, place->path};
     for (int i = 0; i < 2; i++) { /* a model, and a checkpoint's model */
         const unsigned flags = i ? SHOAL_WITH_BACKWARD : 0;
-        assert_int_equal(shoal_model_load(place->context, paths[i], 1, LENGTH, flags,
+        assert_int_equal(shoal_model_open(place->context, paths[i], 1, LENGTH, flags,
                                           &model),
                          SHOAL_OK);
         assert_int_equal(shoal_model_vectors(model, &loaded, &gradients), size);
@@ -212,7 +214,7 @@ static void models_come_back_by_themselves(void **state) {
     assert_int_equal(save_to(&place->trained, place->other), SHOAL_INVALID);
     assert_int_equal(load_from(place->path, &place->trained), SHOAL_INVALID);
     assert_int_equal(shoal_model_save(place->trained.model, place->other), SHOAL_OK);
-    assert_int_equal(shoal_model_load(place->context, place->other, 1, LENGTH, 0, &model),
+    assert_int_equal(shoal_model_open(place->context, place->other, 1, LENGTH, 0, &model),
                      SHOAL_OK);
     shoal_model_vectors(model, &loaded, NULL);
     assert_memory_equal(values, loaded, sizeof(float) * (size_t)size);
@@ -241,8 +243,8 @@ static void notes_are_kept(void **state) {
     assert_int_equal(shoal_checkpoint_config(checkpoint, NULL, &seed), SHOAL_INVALID);
     assert_int_equal(shoal_checkpoint_config(checkpoint, &config, NULL), SHOAL_INVALID);
     assert_int_equal(shoal_checkpoint_config(NULL, &config, &seed), SHOAL_INVALID);
-    shoal_checkpoint_close(checkpoint);
-    shoal_checkpoint_close(NULL);
+    shoal_checkpoint_destroy(checkpoint);
+    shoal_checkpoint_destroy(NULL);
     const shoal_note wrong[] = {{"shoal.config", "x"}, {"format", "x"}, {"", "x"},
                                 {NULL, "x"},           {"x", NULL},     {"\xff", "x"},
                                 {"x", "\xff"}};
@@ -267,7 +269,7 @@ static void convolutions_are_kept(void **state) {
     assert_int_equal(shoal_model_create(place->context, &config, 3, 1, 1, 0, &model),
                      SHOAL_OK);
     assert_int_equal(shoal_model_save(model, place->other), SHOAL_OK);
-    assert_int_equal(shoal_model_load(place->context, place->other, 1, 1, 0, &loaded),
+    assert_int_equal(shoal_model_open(place->context, place->other, 1, 1, 0, &loaded),
                      SHOAL_OK);
     assert_int_equal(shoal_model_settings(loaded)->convolutions, 2);
     const int64_t size = shoal_model_vectors(model, &values, NULL);
@@ -304,7 +306,7 @@ static void commas_change_nothing(void **state) {
     setlocale(LC_NUMERIC, "C");
     assert_int_equal(load_from(place->other, &fresh), SHOAL_OK);
     assert_true(digest(&fresh) == digest(&place->trained));
-    assert_int_equal(shoal_model_load(place->context, place->other, 1, LENGTH, 0, &model),
+    assert_int_equal(shoal_model_open(place->context, place->other, 1, LENGTH, 0, &model),
                      SHOAL_OK);
     assert_true(shoal_model_settings(model)->dropout == 0.1f);
     shoal_model_destroy(model);
@@ -377,7 +379,7 @@ static void wrong_contents_are_named(void **state) {
             "\"attention\":\"fool\",\"shared_qk\":false,\"norm\":\"post\","
             "\"activation\":\"relu\",\"positions\":\"learned\",\"pooling\":\"none\","
             "\"dropout\":0.1}");
-    assert_int_equal(shoal_model_load(place->context, place->other, 1, LENGTH, 0, &model),
+    assert_int_equal(shoal_model_open(place->context, place->other, 1, LENGTH, 0, &model),
                      SHOAL_BAD_FILE);
     assert_non_null(strstr(shoal_context_message(place->context), "fool"));
     assert_null(model);
@@ -393,8 +395,8 @@ static void other_models_are_refused(void **state) {
         switch (i) {
         case 0: config.heads = 4, config.head_dim = 2; break;
         case 1: config.norm = SHOAL_NORM_PRE; break;
-        case 2: config.activation = SHOAL_GELU; break;
-        case 3: config.positions = SHOAL_NO_POSITIONS; break;
+        case 2: config.activation = SHOAL_ACTIVATION_GELU; break;
+        case 3: config.positions = SHOAL_POSITIONS_NONE; break;
         case 4: config.feed_forward = 9; break;
         case 5: config.shared_qk = 1; break;
         case 6: config.attention = spelled("full"); break;
@@ -438,7 +440,7 @@ static void the_first_format_is_read(void **state) {
     assert_int_equal(load_from(place->other, &fresh), SHOAL_OK);
     assert_true(digest(&fresh) == digest(&place->trained));
     shoal_model *model;
-    assert_int_equal(shoal_model_load(place->context, place->other, 1, LENGTH, 0, &model),
+    assert_int_equal(shoal_model_open(place->context, place->other, 1, LENGTH, 0, &model),
                      SHOAL_BAD_FILE);
     assert_non_null(strstr(shoal_context_message(place->context), "first format"));
     training_destroy(&fresh);
@@ -540,7 +542,7 @@ static shoal_attention saved_attention(workplace *place) {
     assert_int_equal(shoal_checkpoint_open(place->context, place->other, &checkpoint),
                      SHOAL_OK);
     assert_int_equal(shoal_checkpoint_config(checkpoint, &config, &seed), SHOAL_OK);
-    shoal_checkpoint_close(checkpoint);
+    shoal_checkpoint_destroy(checkpoint);
     return config.attention;
 }
 
@@ -593,14 +595,15 @@ static void large_claims_cost_no_memory(void **state) {
             "\"attention\":\"full\",\"shared_qk\":false,\"norm\":\"post\","
             "\"activation\":\"relu\",\"positions\":\"learned\",\"pooling\":\"none\","
             "\"dropout\":0.1}");
-    assert_int_equal(shoal_model_load(place->context, place->other, 1, LENGTH, 0, &model),
+    assert_int_equal(shoal_model_open(place->context, place->other, 1, LENGTH, 0, &model),
                      SHOAL_BAD_FILE); /* the model would be a petabyte */
     assert_non_null(strstr(shoal_context_message(place->context), "embedding.weight"));
     assert_int_equal(shoal_checkpoint_open(place->context, place->path, &checkpoint),
                      SHOAL_OK);
     assert_int_equal(shoal_checkpoint_config(checkpoint, &config, &seed), SHOAL_OK);
     assert_int_equal(shoal_checkpoint_fits(checkpoint, &config), SHOAL_OK);
-    config.positions = SHOAL_SINUSOIDAL; /* no tensor says how long sequences may be */
+    config.positions =
+        SHOAL_POSITIONS_SINUSOIDAL; /* no tensor says how long sequences may be */
     config.max_length = INT32_MAX / 2;
     assert_int_equal(shoal_model_create(place->context, &config, 1, 1, LENGTH, 0, &model),
                      SHOAL_OK);
@@ -613,7 +616,7 @@ static void large_claims_cost_no_memory(void **state) {
     assert_int_equal(shoal_checkpoint_fits(checkpoint, &config), SHOAL_INVALID);
     assert_int_equal(shoal_checkpoint_fits(checkpoint, NULL), SHOAL_INVALID);
     assert_int_equal(shoal_checkpoint_fits(NULL, &config), SHOAL_INVALID);
-    shoal_checkpoint_close(checkpoint);
+    shoal_checkpoint_destroy(checkpoint);
 }
 
 /* A save that cannot be written leaves the old checkpoint. */
@@ -631,11 +634,11 @@ static void wrong_arguments_are_refused(void **state) {
     shoal_checkpoint *checkpoint;
     assert_int_equal(shoal_model_save(NULL, place->other), SHOAL_INVALID);
     assert_int_equal(shoal_model_save(model, NULL), SHOAL_INVALID);
-    assert_int_equal(shoal_model_load(NULL, place->path, 1, 1, 0, &none), SHOAL_INVALID);
+    assert_int_equal(shoal_model_open(NULL, place->path, 1, 1, 0, &none), SHOAL_INVALID);
     assert_null(none);
-    assert_int_equal(shoal_model_load(place->context, NULL, 1, 1, 0, &none),
+    assert_int_equal(shoal_model_open(place->context, NULL, 1, 1, 0, &none),
                      SHOAL_INVALID);
-    assert_int_equal(shoal_model_load(place->context, place->path, 1, 1, 0, NULL),
+    assert_int_equal(shoal_model_open(place->context, place->path, 1, 1, 0, NULL),
                      SHOAL_INVALID);
     assert_int_equal(shoal_checkpoint_save(place->other, model, other.optimizer, NULL,
                                            NULL, 0),
@@ -657,7 +660,7 @@ static void wrong_arguments_are_refused(void **state) {
     assert_int_equal(shoal_checkpoint_load(checkpoint, NULL, NULL, NULL), SHOAL_INVALID);
     assert_int_equal(shoal_checkpoint_load(checkpoint, model, other.optimizer, NULL),
                      SHOAL_INVALID);
-    shoal_checkpoint_close(checkpoint);
+    shoal_checkpoint_destroy(checkpoint);
     training_destroy(&other);
 }
 
@@ -678,7 +681,7 @@ static bool survive(int64_t fail_at, const char *path) {
     if (status == SHOAL_OK)
         status = shoal_optimizer_create(model, NULL, &optimizer);
     if (status == SHOAL_OK)
-        status = shoal_model_view(model, NULL, BATCH, ROWS, &view);
+        status = shoal_model_create_view(model, NULL, BATCH, ROWS, &view);
     if (status == SHOAL_OK)
         status = shoal_checkpoint_save(path, model, optimizer, NULL, notes, 1);
     if (status == SHOAL_OK) {
@@ -686,7 +689,7 @@ static bool survive(int64_t fail_at, const char *path) {
         const int64_t calls = allocator.calls;
         take_step(&all);
         assert_int_equal(allocator.calls, calls); /* a step allocates nothing */
-        status = shoal_model_load(context, path, 1, LENGTH, 0, &loaded);
+        status = shoal_model_open(context, path, 1, LENGTH, 0, &loaded);
     }
     assert_true(status == SHOAL_OK || status == SHOAL_NO_MEMORY);
     if (status != SHOAL_OK)

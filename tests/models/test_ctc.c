@@ -54,7 +54,8 @@ static void labels_destroy(ctc_case *c) {
 }
 
 static shoal_ctc_batch batch_of(const ctc_case *c) {
-    return (shoal_ctc_batch){c->batch, c->offsets, c->labels, c->label_offsets};
+    return (shoal_ctc_batch){sizeof(shoal_ctc_batch), c->batch, c->offsets, c->labels,
+                             c->label_offsets};
 }
 
 static shoal_ctc *make_ctc(shoal_context *context, const ctc_case *c) {

@@ -62,9 +62,9 @@ static void check_gelu(shoal_context *context) {
     activate(context, ACTIVATION_GELU, COUNT, x, y);
     sh_activation_backward(context, ACTIVATION_GELU, COUNT, x, ones, dx);
     for (int i = 0; i < COUNT; i++) {
-        double at = (double)x[i], gelu = exact_activation(SHOAL_GELU, at);
+        double at = (double)x[i], gelu = exact_activation(SHOAL_ACTIVATION_GELU, at);
         close_to((double)y[i], gelu, 2e-7 * fmax(1, fabs(at)), "gelu");
-        close_to((double)dx[i], exact_activation_slope(SHOAL_GELU, at), 4e-7,
+        close_to((double)dx[i], exact_activation_slope(SHOAL_ACTIVATION_GELU, at), 4e-7,
                  "the slope of gelu");
         if (at < 0 && at > -8) /* the small tail is right relative to itself */
             close_to((double)y[i], gelu, 1e-5 * fabs(gelu), "gelu's tail");
@@ -331,7 +331,7 @@ static void fill_layer(layer_case *c, int variant) {
     exact_layer *layer = c->layer = exact_layer_create(LAYER_MODEL, LAYER_WIDE);
     assert_non_null(layer);
     layer->post_norm = variant & 1;
-    layer->activation = variant & 2 ? SHOAL_RELU : SHOAL_GELU;
+    layer->activation = variant & 2 ? SHOAL_ACTIVATION_RELU : SHOAL_ACTIVATION_GELU;
     double *numbers[] = {c->inputs[0], c->dout, c->values[0][0]};
     const int64_t counts[] = {2 * LAYER_MODEL, LAYER_MODEL,
                               2 * EXACT_PARTS * LAYER_WEIGHTS};

@@ -37,13 +37,15 @@ static void run_part(layers_case *c, shoal_transport *over, float *out, float *d
     float x[81 * MODEL], slope[81 * MODEL], *made, *gradients;
     shoal_context *context;
     shoal_model *model = NULL;
-    shoal_model_config config = {.max_length = 100,
+    shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                 .max_length = 100,
                                  .layers = LAYERS,
                                  .heads = HEADS,
                                  .head_dim = DIM,
                                  .feed_forward = 12,
-                                 .positions = SHOAL_NO_POSITIONS};
-    shoal_context_create(&(shoal_options){.threads = 1}, &context);
+                                 .positions = SHOAL_POSITIONS_NONE};
+    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .threads = 1},
+                         &context);
     assert_int_equal(shoal_attention_parse(context, c->kind, &config.attention), 0);
     for (int64_t b = 0; b < BATCH; b++) {
         const int64_t first = over ? cuts[p][b] : 0;
@@ -61,7 +63,10 @@ static void run_part(layers_case *c, shoal_transport *over, float *out, float *d
                                   &model);
     if (status != SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
-    const shoal_model_inputs inputs = {.batch = BATCH, .offsets = offsets, .features = x};
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = BATCH,
+                                       .offsets = offsets,
+                                       .features = x};
     assert_int_equal(shoal_model_forward(model, &inputs, &made), SHOAL_OK);
     float rows_out[81 * MODEL], rows_dx[81 * MODEL];
     memcpy(rows_out, made, sizeof(float) * (size_t)(rows * MODEL));
@@ -133,7 +138,8 @@ static void refusals(void **state) {
     shoal_context *context;
     shoal_model *model;
     shoal_transport alone = {.ranks = 1};
-    const shoal_model_config config = {.vocabulary = 5,
+    const shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                       .vocabulary = 5,
                                        .outputs = 5,
                                        .max_length = 4,
                                        .layers = 1,

@@ -84,14 +84,16 @@ static void threads_change_no_bit(void **state) {
 /* Logits of sequence b alone. */
 static void run_alone(const model_setup *setup, int64_t b, float *logits) {
     const int64_t first = setup->offsets[b], length = setup->offsets[b + 1] - first;
-    const shoal_model_inputs inputs = {.batch = 1,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = 1,
                                        .offsets = (int64_t[]){0, length},
                                        .tokens = setup->tokens + first,
                                        .features = setup->features +
                                                    first * TEST_FEATURES};
     shoal_model *view;
     float *out;
-    assert_int_equal(shoal_model_view(setup->model, NULL, 1, length, &view), SHOAL_OK);
+    assert_int_equal(shoal_model_create_view(setup->model, NULL, 1, length, &view),
+                     SHOAL_OK);
     assert_int_equal(shoal_model_forward(view, &inputs, &out), SHOAL_OK);
     memcpy(logits, out, sizeof(float) * (size_t)(length * TEST_OUTPUTS));
     shoal_model_destroy(view);

@@ -14,7 +14,8 @@ static const int64_t offsets[] = {0, 5, 5, 6, ROWS}; /* lengths 5, 0, 1, 7 */
 enum { BATCH = 4 };
 
 static shoal_model_config config_of(const char *kind, bool bare) {
-    return (shoal_model_config){.vocabulary = bare ? 0 : VOCABULARY,
+    return (shoal_model_config){.size = sizeof(shoal_model_config),
+                                .vocabulary = bare ? 0 : VOCABULARY,
                                 .outputs = bare ? 0 : OUTPUTS,
                                 .max_length = 8,
                                 .layers = 2,
@@ -90,7 +91,8 @@ static void layers_alone(void **state) {
     float *out;
     fill(features, ROWS * MODEL, 4);
     fill(direction, ROWS * MODEL, 5);
-    const shoal_model_inputs inputs = {.batch = BATCH,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = BATCH,
                                        .offsets = offsets,
                                        .features = features};
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
@@ -135,7 +137,8 @@ static void wanted_rows_are_those_of_the_whole(void **state) {
                           *gradients;
         fill_tokens(tokens);
         fill(features, ROWS * MODEL, 4);
-        shoal_model_inputs inputs = {.batch = BATCH,
+        shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                     .batch = BATCH,
                                      .offsets = offsets,
                                      .tokens = tokens,
                                      .features = features};
@@ -178,7 +181,8 @@ static void wrong_wanted_rows_are_refused(void **state) {
     shoal_model *model = make_model(context, &config);
     int32_t tokens[ROWS] = {0};
     float *out;
-    shoal_model_inputs inputs = {.batch = BATCH,
+    shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                 .batch = BATCH,
                                  .offsets = offsets,
                                  .tokens = tokens,
                                  .wanted_count = 2};
@@ -196,7 +200,7 @@ static void wrong_wanted_rows_are_refused(void **state) {
     inputs.wanted_count = 2; /* not those of the forward */
     assert_int_equal(shoal_model_backward(model, &inputs, out, NULL), SHOAL_INVALID);
     shoal_model_destroy(model);
-    config.pooling = SHOAL_MEAN_ROW;
+    config.pooling = SHOAL_POOLING_MEAN;
     model = make_model(context, &config);
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
     shoal_model_destroy(model);
@@ -211,17 +215,18 @@ static void views_may_be_longer(void **state) {
     int32_t tokens[ROWS];
     float *out, found[7 * OUTPUTS];
     fill_tokens(tokens);
-    const shoal_model_inputs inputs = {.batch = 1,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = 1,
                                        .offsets = (int64_t[]){0, 7},
                                        .tokens = tokens};
     for (int learned = 0; learned < 2; learned++) {
         shoal_model_config config = config_of("full", false);
-        config.positions = learned ? SHOAL_LEARNED : SHOAL_SINUSOIDAL;
+        config.positions = learned ? SHOAL_POSITIONS_LEARNED : SHOAL_POSITIONS_SINUSOIDAL;
         shoal_model *longer = make_model(context, &config), *model, *view;
         config.max_length = 6;
         model = make_model(context, &config);
         assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
-        assert_int_equal(shoal_model_view(model, NULL, 1, 7, &view), SHOAL_OK);
+        assert_int_equal(shoal_model_create_view(model, NULL, 1, 7, &view), SHOAL_OK);
         const shoal_status status = shoal_model_forward(view, &inputs, &out);
         assert_int_equal(status, learned ? SHOAL_INVALID : SHOAL_OK);
         if (!learned) {
@@ -243,10 +248,11 @@ static void views_share_the_weights(void **state) {
     int32_t tokens[ROWS];
     float whole[ROWS * OUTPUTS], *out, *values, *theirs, *gradients;
     fill_tokens(tokens);
-    const shoal_model_inputs inputs = {.batch = BATCH,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = BATCH,
                                        .offsets = offsets,
                                        .tokens = tokens};
-    assert_int_equal(shoal_model_view(model, NULL, BATCH, ROWS, &view), SHOAL_OK);
+    assert_int_equal(shoal_model_create_view(model, NULL, BATCH, ROWS, &view), SHOAL_OK);
     const int64_t size = shoal_model_vectors(model, &values, NULL);
     assert_int_equal(shoal_model_vectors(view, &theirs, &gradients), size);
     assert_ptr_equal(values, theirs);
@@ -261,21 +267,22 @@ static void views_share_the_weights(void **state) {
     assert_memory_equal(out, whole, sizeof whole);
     assert_int_equal(shoal_model_backward(view, &inputs, out, NULL), SHOAL_INVALID);
     const shoal_attention clustered = spelled("clustered-2"), lsh = spelled("lsh-1");
-    assert_int_equal(shoal_model_view(view, &clustered, 1, 8, &other), SHOAL_OK);
-    assert_int_equal(shoal_model_settings(other)->attention.kind, SHOAL_CLUSTERED);
+    assert_int_equal(shoal_model_create_view(view, &clustered, 1, 8, &other), SHOAL_OK);
+    assert_int_equal(shoal_model_settings(other)->attention.kind, SHOAL_KIND_CLUSTERED);
     assert_int_equal(shoal_model_forward(other, &inputs, &out), SHOAL_INVALID);
-    const shoal_model_inputs last = {.batch = 1,
+    const shoal_model_inputs last = {.size = sizeof(shoal_model_inputs),
+                                     .batch = 1,
                                      .offsets = (int64_t[]){0, 7},
                                      .tokens = tokens + 6};
     assert_int_equal(shoal_model_forward(other, &last, &out), SHOAL_OK);
     assert_true(fabsf(out[0] - whole[6 * OUTPUTS]) > 1e-6f);
     shoal_model_destroy(other);
-    assert_int_equal(shoal_model_view(model, &lsh, 1, 8, &other), SHOAL_INVALID);
+    assert_int_equal(shoal_model_create_view(model, &lsh, 1, 8, &other), SHOAL_INVALID);
     assert_non_null(strstr(shoal_context_message(context), "shared_qk"));
     assert_null(other);
-    assert_int_equal(shoal_model_view(model, NULL, -1, 8, &other), SHOAL_INVALID);
-    assert_int_equal(shoal_model_view(NULL, NULL, 1, 8, &other), SHOAL_INVALID);
-    assert_int_equal(shoal_model_view(model, NULL, 1, 8, NULL), SHOAL_INVALID);
+    assert_int_equal(shoal_model_create_view(model, NULL, -1, 8, &other), SHOAL_INVALID);
+    assert_int_equal(shoal_model_create_view(NULL, NULL, 1, 8, &other), SHOAL_INVALID);
+    assert_int_equal(shoal_model_create_view(model, NULL, 1, 8, NULL), SHOAL_INVALID);
     shoal_model_destroy(view);
     shoal_model_destroy(model);
     shoal_context_destroy(context);
@@ -289,12 +296,13 @@ static void views_of_shared_projections(void **state) {
     shoal_model *model = make_model(context, &config);
     float features[ROWS * MODEL], outs[2][ROWS * MODEL], *out;
     fill(features, ROWS * MODEL, 4);
-    const shoal_model_inputs inputs = {.batch = BATCH,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = BATCH,
                                        .offsets = offsets,
                                        .features = features};
     for (int i = 0; i < 2; i++) {
         shoal_model *view;
-        assert_int_equal(shoal_model_view(model, &kinds[i], BATCH, ROWS, &view),
+        assert_int_equal(shoal_model_create_view(model, &kinds[i], BATCH, ROWS, &view),
                          SHOAL_OK);
         assert_int_equal(shoal_model_forward(view, &inputs, &out), SHOAL_OK);
         memcpy(outs[i], out, sizeof outs[i]);
@@ -314,7 +322,10 @@ static void wrong_inputs_are_refused(void **state) {
     shoal_model *model = make_model(context, &config);
     int32_t tokens[ROWS + 10] = {0};
     float *out;
-    shoal_model_inputs inputs = {.batch = BATCH, .offsets = offsets, .tokens = tokens};
+    shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                 .batch = BATCH,
+                                 .offsets = offsets,
+                                 .tokens = tokens};
     float none[ROWS * OUTPUTS] = {0};
     assert_int_equal(shoal_model_backward(model, &inputs, none, NULL), SHOAL_INVALID);
     inputs.batch = 0; /* nor of nothing */
@@ -357,8 +368,10 @@ static void wrong_inputs_are_refused(void **state) {
     assert_int_equal(shoal_model_create(context, &config, 1, 1, 8, 0, &model), SHOAL_OK);
     float dout[8 * OUTPUTS] = {0};
     tokens[ROWS - 1] = 0;
-    inputs =
-        (shoal_model_inputs){.batch = 1, .offsets = (int64_t[]){0, 8}, .tokens = tokens};
+    inputs = (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                  .batch = 1,
+                                  .offsets = (int64_t[]){0, 8},
+                                  .tokens = tokens};
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
     assert_int_equal(shoal_model_backward(model, &inputs, dout, NULL), SHOAL_INVALID);
     shoal_parameter one;
@@ -387,7 +400,7 @@ static void wrong_configurations_are_refused(void **state) {
         case 8: config.max_length = -1; break;
         case 9: config.features = 3; break; /* beside tokens */
         case 10: config.pooling = 3; break;
-        case 11: config.pooling = SHOAL_MEAN_ROW; break; /* of layers alone */
+        case 11: config.pooling = SHOAL_POOLING_MEAN; break; /* of layers alone */
         case 12: config.activation = -1; break;
         case 13: config.convolutions = 1; break; /* of tokens */
         case 14: config.convolutions = -1; break;

@@ -66,16 +66,16 @@ static void check_values(const shoal_array *array, const char *name) {
     static const int32_t integers[6] = {1, -2, 3, -4, 5, -6};
     static const uint16_t halves[6] = {0x3c00, 0x4000, 0x4200, 0x4400, 0x4500, 0x4600};
     size_t bytes = 0;
-    assert_true(sh_npy_data_bytes(array->dtype, array->rank, array->shape, &bytes));
+    assert_true(sh_npy_data_bytes(array->dtype, array->dimensions, array->shape, &bytes));
     assert_true(bytes <= sizeof floats);
     assert_int_equal((uintptr_t)array->data % sizeof(float), 0);
     const bool whole = strstr(name, "int32"), half = strstr(name, "float16");
     const void *expected = whole  ? (const void *)integers
                            : half ? (const void *)halves
                                   : floats;
-    assert_int_equal(array->dtype, whole  ? SHOAL_INT32
-                                   : half ? SHOAL_FLOAT16
-                                          : SHOAL_FLOAT32);
+    assert_int_equal(array->dtype, whole  ? SHOAL_DTYPE_INT32
+                                   : half ? SHOAL_DTYPE_FLOAT16
+                                          : SHOAL_DTYPE_FLOAT32);
     assert_memory_equal(array->data, expected, bytes);
 }
 
@@ -186,7 +186,7 @@ static void pipes_are_read(void **state) {
 
 static void a_read_array_is_a_private_copy(void **state) {
     float values[2] = {1, 2};
-    shoal_array array = {SHOAL_FLOAT32, 1, {2}, values, NULL, 0}, first, second;
+    shoal_array array = {SHOAL_DTYPE_FLOAT32, 1, {2}, values, NULL, 0}, first, second;
     assert_int_equal(shoal_array_write(context, inside("copy.npy"), &array), SHOAL_OK);
     assert_int_equal(shoal_array_read(context, inside("copy.npy"), &first), SHOAL_OK);
     ((float *)first.data)[0] = 7;
@@ -217,18 +217,21 @@ static void what_is_written_is_read(void **state) {
                 {4, {2, 3, 4, 5}},
                 {3, {4, 0, 9}},
                 {8, {1, 2, 1, 3, 1, 4, 5, 1}}};
-    static const shoal_dtype dtypes[] = {SHOAL_FLOAT32, SHOAL_INT32, SHOAL_FLOAT16};
+    static const shoal_dtype dtypes[] = {SHOAL_DTYPE_FLOAT32, SHOAL_DTYPE_INT32,
+                                         SHOAL_DTYPE_FLOAT16};
     for (size_t i = 0; i < 3 * sizeof rows / sizeof *rows; i++) {
-        shoal_array back,
-            array = {.dtype = dtypes[i % 3], .rank = rows[i / 3].rank, .data = values};
+        shoal_array back, array = {.dtype = dtypes[i % 3],
+                                   .dimensions = rows[i / 3].rank,
+                                   .data = values};
         size_t bytes;
         memcpy(array.shape, rows[i / 3].shape, sizeof array.shape);
-        assert_true(sh_npy_data_bytes(array.dtype, array.rank, array.shape, &bytes));
+        assert_true(
+            sh_npy_data_bytes(array.dtype, array.dimensions, array.shape, &bytes));
         assert_int_equal(shoal_array_write(context, inside("again.npy"), &array),
                          SHOAL_OK);
         assert_int_equal(shoal_array_read(context, inside("again.npy"), &back), SHOAL_OK);
         assert_int_equal(back.dtype, array.dtype);
-        assert_int_equal(back.rank, array.rank);
+        assert_int_equal(back.dimensions, array.dimensions);
         assert_memory_equal(back.shape, array.shape, sizeof array.shape);
         assert_memory_equal(back.data, values, bytes);
         shoal_array_release(&back);
@@ -237,11 +240,11 @@ static void what_is_written_is_read(void **state) {
 
 static void impossible_arrays_are_not_written(void **state) {
     float value = 1;
-    shoal_array good = {SHOAL_FLOAT32, 2, {1, 1}, &value, NULL, 0}, bad;
+    shoal_array good = {SHOAL_DTYPE_FLOAT32, 2, {1, 1}, &value, NULL, 0}, bad;
     const char *path = inside("impossible.npy");
-    bad = good, bad.rank = 9;
+    bad = good, bad.dimensions = 9;
     assert_int_equal(shoal_array_write(context, path, &bad), SHOAL_INVALID);
-    bad = good, bad.rank = -1;
+    bad = good, bad.dimensions = -1;
     assert_int_equal(shoal_array_write(context, path, &bad), SHOAL_INVALID);
     bad = good, bad.shape[1] = -1;
     assert_int_equal(shoal_array_write(context, path, &bad), SHOAL_INVALID);
@@ -262,8 +265,8 @@ static void impossible_arrays_are_not_written(void **state) {
 /* A file size limit stands in for a full disk. */
 static void a_failed_write_leaves_what_was_there(void **state) {
     static float values[100000];
-    shoal_array small = {SHOAL_FLOAT32, 1, {3}, values, NULL, 0}, back;
-    shoal_array large = {SHOAL_FLOAT32, 1, {100000}, values, NULL, 0};
+    shoal_array small = {SHOAL_DTYPE_FLOAT32, 1, {3}, values, NULL, 0}, back;
+    shoal_array large = {SHOAL_DTYPE_FLOAT32, 1, {100000}, values, NULL, 0};
     struct rlimit before, limited;
     assert_int_equal(shoal_array_write(context, inside("kept.npy"), &small), SHOAL_OK);
     int files = for_each_file(directory, NULL);
@@ -285,7 +288,7 @@ static void a_failed_write_leaves_what_was_there(void **state) {
 
 static void unwritable_places_are_named(void **state) {
     float value = 1;
-    shoal_array array = {SHOAL_FLOAT32, 1, {1}, &value, NULL, 0};
+    shoal_array array = {SHOAL_DTYPE_FLOAT32, 1, {1}, &value, NULL, 0};
     assert_int_equal(shoal_array_write(context, inside("no/such/a.npy"), &array),
                      SHOAL_IO);
     assert_non_null(strstr(shoal_context_message(context), "No such file"));
@@ -301,7 +304,7 @@ static void links_pipes_and_permissions_survive(void **state) {
     float value = 4;
     char link[512], target[512], bytes[256];
     struct stat information;
-    shoal_array back, array = {SHOAL_FLOAT32, 1, {1}, &value, NULL, 0};
+    shoal_array back, array = {SHOAL_DTYPE_FLOAT32, 1, {1}, &value, NULL, 0};
     snprintf(target, sizeof target, "%s", inside("target.npy"));
     snprintf(link, sizeof link, "%s", inside("link.npy"));
     assert_int_equal(shoal_array_write(context, target, &array), SHOAL_OK);
@@ -332,7 +335,7 @@ static void links_to_new_files_are_followed(void **state) {
     float value = 7;
     char first[512], second[512];
     struct stat information;
-    shoal_array back, array = {SHOAL_FLOAT32, 1, {1}, &value, NULL, 0};
+    shoal_array back, array = {SHOAL_DTYPE_FLOAT32, 1, {1}, &value, NULL, 0};
     snprintf(first, sizeof first, "%s", inside("first.npy"));
     snprintf(second, sizeof second, "%s", inside("second.npy"));
     assert_int_equal(symlink(second, first), 0);
@@ -355,7 +358,7 @@ static void links_to_new_files_are_followed(void **state) {
 static void descriptors_are_appended_to(void **state) {
     float value = 8;
     char path[64], bytes[256];
-    shoal_array array = {SHOAL_FLOAT32, 1, {1}, &value, NULL, 0};
+    shoal_array array = {SHOAL_DTYPE_FLOAT32, 1, {1}, &value, NULL, 0};
     const int file = open(inside("stream"), O_RDWR | O_CREAT, 0600);
     assert_int_equal(write(file, "before", 6), 6);
     snprintf(path, sizeof path, "/dev/fd/%d", file);
@@ -368,9 +371,9 @@ static void descriptors_are_appended_to(void **state) {
 
 static void a_refused_context_stays_refused(void **state) {
     float value = 1;
-    shoal_options options = {.isa = "abacus"};
+    shoal_options options = {.size = sizeof(shoal_options), .isa = "abacus"};
     shoal_context *refused;
-    shoal_array array = {SHOAL_FLOAT32, 1, {1}, &value, NULL, 0}, read;
+    shoal_array array = {SHOAL_DTYPE_FLOAT32, 1, {1}, &value, NULL, 0}, read;
     assert_int_equal(shoal_context_create(&options, &refused), SHOAL_INVALID);
     assert_int_equal(shoal_array_write(refused, inside("refused.npy"), &array),
                      SHOAL_INVALID);

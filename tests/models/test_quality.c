@@ -36,8 +36,8 @@ static shoal_array read_part(shoal_context *context, const char *name, char whic
     }
     if (shoal_array_read(context, path, &array) != SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
-    assert_int_equal(array.dtype, SHOAL_FLOAT32);
-    assert_int_equal(array.rank, 4);
+    assert_int_equal(array.dtype, SHOAL_DTYPE_FLOAT32);
+    assert_int_equal(array.dimensions, 4);
     return array;
 }
 
@@ -45,14 +45,16 @@ static layer layer_read(shoal_context *context, const char *name) {
     layer l = {.arrays = {read_part(context, name, 'q'), read_part(context, name, 'k'),
                           read_part(context, name, 'v')}};
     const int64_t *q = l.arrays[0].shape, *k = l.arrays[1].shape, *v = l.arrays[2].shape;
-    l.problem = (shoal_problem){.batch = q[0],
+    l.problem = (shoal_problem){.size = sizeof(shoal_problem),
+                                .batch = q[0],
                                 .heads = q[1],
                                 .kv_heads = k[1],
                                 .queries = q[2],
                                 .keys = k[2],
                                 .dim = q[3],
                                 .value_dim = v[3]};
-    l.inputs = (shoal_inputs){.q = l.arrays[0].data,
+    l.inputs = (shoal_inputs){.size = sizeof(shoal_inputs),
+                              .q = l.arrays[0].data,
                               .k = l.arrays[1].data,
                               .v = l.arrays[2].data};
     l.elements = q[0] * q[1] * q[2] * v[3];

@@ -26,7 +26,8 @@ static int close_context(void **state) {
     return 0;
 }
 
-static shoal_text_encoder *open_encoder(const char *name, shoal_text_options options) {
+static shoal_text_encoder *open_encoder(const char *name,
+                                        shoal_text_encoder_options options) {
     shoal_text_encoder *made;
     if (shoal_text_encoder_open(context, recorded_text(name), &options, &made) !=
         SHOAL_OK)
@@ -101,13 +102,15 @@ static const char *const texts[] = {"Attention in linear time.", "a", "", TIS,
 static void check_hidden(const char *name, const char *file, const char *attention) {
     record r = open_record(name, file);
     shoal_text_encoder *e =
-        open_encoder(name, (shoal_text_options){.attention = attention});
+        open_encoder(name, (shoal_text_encoder_options){.size = sizeof(
+                                                            shoal_text_encoder_options),
+                                                        .attention = attention});
     const float *hidden;
     assert_int_equal(shoal_text_encoder_forward(e, r.texts, r.offsets, r.ids, r.types,
                                                 &hidden),
                      SHOAL_OK);
     expect_close(r.rows * r.size, hidden, r.hidden, name);
-    shoal_text_encoder_close(e);
+    shoal_text_encoder_destroy(e);
     close_record(&r);
 }
 
@@ -129,13 +132,16 @@ static void vectors_of_texts(void **state) {
         assert_int_equal(r.texts, COUNT_OF(texts));
         for (int64_t rows = 0; rows <= 64; rows += 64) { /* one batch, and several */
             shoal_text_encoder *e =
-                open_encoder(names[i], (shoal_text_options){.rows = rows});
+                open_encoder(names[i],
+                             (shoal_text_encoder_options){.size = sizeof(
+                                                              shoal_text_encoder_options),
+                                                          .rows = rows});
             float *vectors = test_memory(r.texts * r.size, sizeof *vectors);
             assert_int_equal(shoal_text_encoder_embed(e, r.texts, texts, NULL, vectors),
                              SHOAL_OK);
             expect_close(r.texts * r.size, vectors, r.vectors, names[i]);
             free(vectors);
-            shoal_text_encoder_close(e);
+            shoal_text_encoder_destroy(e);
         }
         close_record(&r);
     }
@@ -146,7 +152,10 @@ static void vectors_of_texts(void **state) {
 static void check_pooling(const char *name, int32_t pooling) {
     record r = open_record(name, "expected.safetensors");
     shoal_text_encoder *e =
-        open_encoder(name, (shoal_text_options){.pooling = pooling, .normalize = 1});
+        open_encoder(name, (shoal_text_encoder_options){.size = sizeof(
+                                                            shoal_text_encoder_options),
+                                                        .pooling = pooling,
+                                                        .normalize = 1});
     float *got = test_memory(r.texts * r.size, sizeof *got),
           *wanted = test_memory(r.size, sizeof *wanted);
     assert_int_equal(shoal_text_encoder_embed(e, r.texts, texts, NULL, got), SHOAL_OK);
@@ -154,7 +163,7 @@ static void check_pooling(const char *name, int32_t pooling) {
         double square = 0;
         memcpy(wanted, r.hidden + r.offsets[t] * r.size, (size_t)r.size * sizeof *wanted);
         for (int64_t row = r.offsets[t];
-             pooling == SHOAL_POOL_MAX && row < r.offsets[t + 1]; row++)
+             pooling == SHOAL_TEXT_POOLING_MAX && row < r.offsets[t + 1]; row++)
             for (int64_t i = 0; i < r.size; i++)
                 wanted[i] = fmaxf(wanted[i], r.hidden[row * r.size + i]);
         for (int64_t i = 0; i < r.size; i++)
@@ -165,32 +174,37 @@ static void check_pooling(const char *name, int32_t pooling) {
     }
     free(got);
     free(wanted);
-    shoal_text_encoder_close(e);
+    shoal_text_encoder_destroy(e);
     close_record(&r);
 }
 
 static void poolings(void **state) {
     for (int64_t i = 0; i < COUNT_OF(names); i++) {
-        check_pooling(names[i], SHOAL_POOL_FIRST);
-        check_pooling(names[i], SHOAL_POOL_MAX);
+        check_pooling(names[i], SHOAL_TEXT_POOLING_FIRST);
+        check_pooling(names[i], SHOAL_TEXT_POOLING_MAX);
     }
 }
 
 /* Windows of a long text by hand: [CLS] some tokens [SEP], mean over all rows. */
 static void windows(void **state) {
     enum { WINDOW = 12, STRIDE = 7, ROOM = WINDOW - 2, MOST = 400 };
-    shoal_text_encoder *e = open_encoder("bert", (shoal_text_options){.window = WINDOW,
-                                                                      .stride = STRIDE,
-                                                                      .rows = 30});
+    shoal_text_encoder *e =
+        open_encoder("bert", (shoal_text_encoder_options){.size = sizeof(
+                                                              shoal_text_encoder_options),
+                                                          .window = WINDOW,
+                                                          .stride = STRIDE,
+                                                          .rows = 30});
     shoal_tokenizer *t;
     shoal_tokens tokens;
-    const int64_t size = shoal_text_encoder_info(e)->size;
+    const int64_t size = shoal_text_encoder_describe(e)->width;
     float *got = test_memory(size, sizeof *got);
     double *wanted = test_memory(size, sizeof *wanted);
     int32_t all[MOST];
     assert_int_equal(shoal_text_encoder_embed(e, 1, &texts[4], NULL, got), SHOAL_OK);
     assert_int_equal(shoal_tokenizer_open(context, recorded_text("bert"), &t), SHOAL_OK);
-    shoal_text given = {.text = texts[4], .size = -1};
+    shoal_text given = {.size = sizeof(shoal_text),
+                        .text = texts[4],
+                        .bytes = SHOAL_TERMINATED};
     assert_int_equal(shoal_tokenizer_encode(t, &given, &tokens), SHOAL_OK);
     const int64_t count = tokens.count - 2;
     assert_true(count > 3 * ROOM && count < MOST - 2);
@@ -216,8 +230,8 @@ static void windows(void **state) {
         assert_true(fabs(got[i] - wanted[i] / (double)sums) < 1e-5);
     free(got);
     free(wanted);
-    shoal_tokenizer_close(t);
-    shoal_text_encoder_close(e);
+    shoal_tokenizer_destroy(t);
+    shoal_text_encoder_destroy(e);
 }
 
 /* Cut is what the beginning alone gives; stretched positions are the plain ones where
@@ -227,21 +241,24 @@ static void long_texts(void **state) {
         const int64_t size = 16;
         float both[2][16];
         const char *start = "queries huddle";
-        shoal_text_encoder *cut =
-            open_encoder(names[n],
-                         (shoal_text_options){.window = 8, .long_texts = SHOAL_LONG_CUT});
+        shoal_text_encoder *cut = open_encoder(
+            names[n],
+            (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
+                                         .window = 8,
+                                         .long_texts = SHOAL_LONG_TEXTS_CUT});
         assert_int_equal(shoal_text_encoder_embed(cut, 1, &texts[4], NULL, both[0]),
                          SHOAL_OK);
         assert_int_equal(shoal_text_encoder_embed(cut, 1, &start, NULL, both[1]),
                          SHOAL_OK);
         expect_close(size, both[0], both[1], "cut");
-        shoal_text_encoder_close(cut);
+        shoal_text_encoder_destroy(cut);
 
         record r = open_record(names[n], "expected.safetensors");
-        shoal_text_encoder *e =
-            open_encoder(names[n],
-                         (shoal_text_options){.rows = 4096,
-                                              .long_texts = SHOAL_LONG_STRETCH});
+        shoal_text_encoder *e = open_encoder(
+            names[n],
+            (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
+                                         .rows = 4096,
+                                         .long_texts = SHOAL_LONG_TEXTS_STRETCH});
         assert_int_equal(shoal_text_encoder_embed(e, 1, &texts[3], NULL, both[0]),
                          SHOAL_OK);
         expect_close(size, both[0], r.vectors + 3 * size, "stretched");
@@ -252,7 +269,7 @@ static void long_texts(void **state) {
         for (int64_t i = 0; i < size; i++)
             assert_true(isfinite(both[0][i]));
         free(large);
-        shoal_text_encoder_close(e);
+        shoal_text_encoder_destroy(e);
         close_record(&r);
     }
 }
@@ -265,11 +282,14 @@ static void threads_change_no_bit(void **state) {
             context = test_context(NULL, i ? 3 : 1);
             shoal_text_encoder *e =
                 open_encoder(names[n],
-                             (shoal_text_options){.attention = "shoal-3", .rows = 128});
+                             (shoal_text_encoder_options){.size = sizeof(
+                                                              shoal_text_encoder_options),
+                                                          .attention = "shoal-3",
+                                                          .rows = 128});
             assert_int_equal(shoal_text_encoder_embed(e, COUNT_OF(texts), texts, NULL,
                                                       vectors[i]),
                              SHOAL_OK);
-            shoal_text_encoder_close(e);
+            shoal_text_encoder_destroy(e);
             shoal_context_destroy(context);
         }
         assert_memory_equal(vectors[0], vectors[1], sizeof vectors[0]);
@@ -280,7 +300,9 @@ static void threads_change_no_bit(void **state) {
 /* ---- Refusals --------------------------------------------------------------------- */
 
 static void wrong_calls(void **state) {
-    shoal_text_encoder *e = open_encoder("bert", (shoal_text_options){0});
+    shoal_text_encoder *e =
+        open_encoder("bert", (shoal_text_encoder_options){
+                                 .size = sizeof(shoal_text_encoder_options)});
     const float *hidden;
     const int64_t fine[] = {0, 2}, late[] = {1, 2}, long_one[] = {0, 65};
     int32_t ids[65] = {1, 2}, types[65] = {0, 0};
@@ -305,20 +327,20 @@ static void wrong_calls(void **state) {
     assert_non_null(strstr(shoal_context_message(context), "text 1: "));
     assert_int_equal(shoal_text_encoder_embed(e, 0, NULL, NULL, NULL), SHOAL_OK);
     assert_int_equal(shoal_text_encoder_embed(NULL, 0, NULL, NULL, NULL), SHOAL_INVALID);
-    shoal_text_encoder_close(e);
-    shoal_text_encoder_close(NULL);
+    shoal_text_encoder_destroy(e);
+    shoal_text_encoder_destroy(NULL);
 }
 
 static void wrong_options(void **state) {
     static const struct {
-        shoal_text_options options;
+        shoal_text_encoder_options options;
         const char *reason;
     } rows[] = {
         {{.attention = "nonsense"}, "nonsense"},
         {{.attention = "lsh-1"}, "keys of its own"},
         {{.window = 65}, "64 positions"},
         {{.window = 8, .stride = 9}, "stride"},
-        {{.window = 8, .long_texts = SHOAL_LONG_STRETCH}, "no window"},
+        {{.window = 8, .long_texts = SHOAL_LONG_TEXTS_STRETCH}, "no window"},
         {{.rows = -1}, "option"},
         {{.pooling = 9}, "option"},
     };
@@ -407,23 +429,24 @@ static void pooling_files(void **state) {
         int32_t pooling; /* 0: refused */
     } rows[] = {
         {"{\"pooling_mode_cls_token\": true, \"pooling_mode_mean_tokens\": false}",
-         SHOAL_POOL_FIRST},
-        {"{\"pooling_mode_max_tokens\": true}", SHOAL_POOL_MAX},
-        {"{\"word_embedding_dimension\": 16}", SHOAL_POOL_MEAN},
+         SHOAL_TEXT_POOLING_FIRST},
+        {"{\"pooling_mode_max_tokens\": true}", SHOAL_TEXT_POOLING_MAX},
+        {"{\"word_embedding_dimension\": 16}", SHOAL_TEXT_POOLING_MEAN},
         {"{\"pooling_mode_lasttoken\": true}", 0},
         {"{\"pooling_mode_cls_token\": true, \"pooling_mode_mean_tokens\": true}", 0},
         /* sentence-transformers 6 */
-        {"{\"pooling_mode\": \"cls\", \"include_prompt\": true}", SHOAL_POOL_FIRST},
-        {"{\"pooling_mode\": [\"max\"]}", SHOAL_POOL_MAX},
+        {"{\"pooling_mode\": \"cls\", \"include_prompt\": true}",
+         SHOAL_TEXT_POOLING_FIRST},
+        {"{\"pooling_mode\": [\"max\"]}", SHOAL_TEXT_POOLING_MAX},
         {"{\"pooling_mode\": \"mean\", \"pooling_mode_cls_token\": true}",
-         SHOAL_POOL_MEAN},
+         SHOAL_TEXT_POOLING_MEAN},
         {"{\"pooling_mode\": \"weightedmean\"}", 0},
         {"{\"pooling_mode\": [\"cls\", \"mean\"]}", 0},
         {"{\"pooling_mode\": []}", 0},
         {"{\"pooling_mode\": 7}", 0},
     };
     for (int64_t i = 0; i < COUNT_OF(rows); i++) {
-        text_config config = {.pooling = SHOAL_POOL_MEAN};
+        text_config config = {.pooling = SHOAL_TEXT_POOLING_MEAN};
         json_t *root = json_loads(rows[i].text, 0, NULL);
         const shoal_status status = sh_text_pooling_read(context, "p", root, &config);
         assert_int_equal(status, rows[i].pooling ? SHOAL_OK : SHOAL_BAD_FILE);
@@ -443,13 +466,14 @@ static bool survive(const char *name, int64_t fail_at) {
     float vector[16];
     assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
     allocator.fail_at = allocator.calls + fail_at;
-    const shoal_text_options small = {.rows = 128};
+    const shoal_text_encoder_options small = {.size = sizeof(shoal_text_encoder_options),
+                                              .rows = 128};
     shoal_status status =
         shoal_text_encoder_open(context, recorded_text(name), &small, &e);
     if (status == SHOAL_OK)
         status = shoal_text_encoder_embed(e, 1, &texts[3], NULL, vector);
     assert_true(status == SHOAL_OK || status == SHOAL_NO_MEMORY);
-    shoal_text_encoder_close(e);
+    shoal_text_encoder_destroy(e);
     shoal_context_destroy(context);
     assert_int_equal(allocator.live, 0);
     context = old;

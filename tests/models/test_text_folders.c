@@ -95,18 +95,20 @@ static void close_weights(weights *w, const char *folder) {
     sh_safetensors_close(w->file);
 }
 
-static shoal_text_encoder *open_encoder(const char *folder, shoal_text_options options) {
+static shoal_text_encoder *open_encoder(const char *folder,
+                                        shoal_text_encoder_options options) {
     shoal_text_encoder *made;
     if (shoal_text_encoder_open(context, folder, &options, &made) != SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
     return made;
 }
 
-static void embed(const char *folder, shoal_text_options options, float *vectors) {
+static void embed(const char *folder, shoal_text_encoder_options options,
+                  float *vectors) {
     shoal_text_encoder *e = open_encoder(folder, options);
     assert_int_equal(shoal_text_encoder_embed(e, COUNT_OF(texts), texts, NULL, vectors),
                      SHOAL_OK);
-    shoal_text_encoder_close(e);
+    shoal_text_encoder_destroy(e);
 }
 
 /* ---- Names ------------------------------------------------------------------------ */
@@ -129,7 +131,7 @@ static void expect_same_model(const char *folder, const char *other) {
     shoal_model *models[2];
     shoal_parameter a, b;
     for (int i = 0; i < 2; i++) {
-        shoal_model_config config = {.outputs = 2};
+        shoal_model_config config = {.size = sizeof(shoal_model_config), .outputs = 2};
         assert_int_equal(shoal_attention_parse(context, "full", &config.attention), 0);
         assert_int_equal(shoal_text_model_config(context, folders[i], &config), 0);
         assert_int_equal(shoal_model_create(context, &config, 1, 1, 8, 0, &models[i]), 0);
@@ -152,8 +154,12 @@ static void norms_of_the_first_files(void **state) {
     open_weights("bert", &w);
     rename_norms(&w);
     close_weights(&w, folder);
-    embed(folder, (shoal_text_options){0}, got[0]);
-    embed(recorded_text("bert"), (shoal_text_options){0}, wanted[0]);
+    embed(folder,
+          (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options)},
+          got[0]);
+    embed(recorded_text("bert"),
+          (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options)},
+          wanted[0]);
     assert_memory_equal(got, wanted, sizeof got);
     char other[512];
     snprintf(other, sizeof other, "%s", recorded_text("bert"));
@@ -187,22 +193,30 @@ static void modules(void **state) {
         const char *modules;
         int32_t pooling, normalize;
     } rows[] = {
-        {"[" TRANSFORMER "]", SHOAL_POOL_MEAN, 0},
-        {"[" TRANSFORMER ", " POOLING "]", SHOAL_POOL_FIRST, 0},
-        {"[" TRANSFORMER ", " POOLING ", " NORMALIZE "]", SHOAL_POOL_FIRST, 1},
+        {"[" TRANSFORMER "]", SHOAL_TEXT_POOLING_MEAN, 0},
+        {"[" TRANSFORMER ", " POOLING "]", SHOAL_TEXT_POOLING_FIRST, 0},
+        {"[" TRANSFORMER ", " POOLING ", " NORMALIZE "]", SHOAL_TEXT_POOLING_FIRST, 1},
     };
     for (int64_t i = 0; i < COUNT_OF(rows); i++) {
         const char *folder = make_modules(rows[i].modules, "{\"pooling_mode\": \"cls\"}");
         float got[COUNT_OF(texts)][SIZE], wanted[COUNT_OF(texts)][SIZE];
-        embed(folder, (shoal_text_options){0}, got[0]);
+        embed(folder,
+              (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options)},
+              got[0]);
         embed(recorded_text("bert"),
-              (shoal_text_options){.pooling = rows[i].pooling,
-                                   .normalize = rows[i].normalize},
+              (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
+                                           .pooling = rows[i].pooling,
+                                           .normalize = rows[i].normalize},
               wanted[0]);
         assert_memory_equal(got, wanted, sizeof got);
         /* A pooling that is named takes the place of them all. */
-        embed(folder, (shoal_text_options){.pooling = SHOAL_POOL_MAX}, got[0]);
-        embed(recorded_text("bert"), (shoal_text_options){.pooling = SHOAL_POOL_MAX},
+        embed(folder,
+              (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
+                                           .pooling = SHOAL_TEXT_POOLING_MAX},
+              got[0]);
+        embed(recorded_text("bert"),
+              (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
+                                           .pooling = SHOAL_TEXT_POOLING_MAX},
               wanted[0]);
         assert_memory_equal(got, wanted, sizeof got);
         remove_folder(folder);
@@ -304,7 +318,10 @@ static void check_stretched(const char *name, int64_t first, int32_t type,
     const int64_t offsets[] = {0, count};
     const float *got, *wanted;
     const char *folder = make_stretched(name, first, count);
-    shoal_text_encoder *longer = open_encoder(folder, (shoal_text_options){.rows = 0});
+    shoal_text_encoder *longer =
+        open_encoder(folder, (shoal_text_encoder_options){.size = sizeof(
+                                                              shoal_text_encoder_options),
+                                                          .rows = 0});
     for (int64_t i = 0; i < count; i++) {
         ids[i] = (int32_t)(5 + i * i % 90);
         types[i] = type;
@@ -313,7 +330,7 @@ static void check_stretched(const char *name, int64_t first, int32_t type,
     assert_int_equal(shoal_text_encoder_forward(longer, 1, offsets, ids, types, &wanted),
                      0);
     expect_close(count, got, wanted, name);
-    shoal_text_encoder_close(longer);
+    shoal_text_encoder_destroy(longer);
     remove_folder(folder);
 }
 
@@ -328,13 +345,15 @@ static void stretched_positions(void **state) {
                 {"roberta", 2, 0, {78, 79, 155, 100, 106, 211, 240}}};
     for (int64_t i = 0; i < COUNT_OF(rows); i++) {
         const char *folder = make_stretched(rows[i].name, rows[i].first, 0);
-        shoal_text_encoder *e =
-            open_encoder(folder, (shoal_text_options){.long_texts = SHOAL_LONG_STRETCH,
-                                                      .rows = LONGEST});
+        shoal_text_encoder *e = open_encoder(
+            folder,
+            (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
+                                         .long_texts = SHOAL_LONG_TEXTS_STRETCH,
+                                         .rows = LONGEST});
         for (int64_t j = 0; j < COUNT_OF(rows[i].counts); j++)
             check_stretched(rows[i].name, rows[i].first, rows[i].type, e,
                             rows[i].counts[j]);
-        shoal_text_encoder_close(e);
+        shoal_text_encoder_destroy(e);
         remove_folder(folder);
     }
 }

@@ -139,7 +139,7 @@ static float *hidden_of(const char *folder, const char *isa, int threads) {
             SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
     memcpy(kept, hidden, ROWS * SIZE * sizeof *kept);
-    shoal_text_encoder_close(encoder);
+    shoal_text_encoder_destroy(encoder);
     shoal_context_destroy(context);
     return kept;
 }

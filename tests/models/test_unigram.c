@@ -40,7 +40,9 @@ static void expect_ids(shoal_tokenizer *tokenizer, const char *text, const char 
     shoal_tokens tokens;
     char got[200] = "";
     assert_int_equal(shoal_tokenizer_encode(tokenizer,
-                                            &(shoal_text){.text = text, .size = -1},
+                                            &(shoal_text){.size = sizeof(shoal_text),
+                                                          .text = text,
+                                                          .bytes = SHOAL_TERMINATED},
                                             &tokens),
                      SHOAL_OK);
     for (int64_t i = 0; i < tokens.count; i++)
@@ -156,7 +158,7 @@ static void small_vocabularies(void **state) {
     for (int64_t i = 0; i < COUNT_OF(rows); i++) {
         shoal_tokenizer *made = parse(rows[i].file, NULL);
         expect_ids(made, rows[i].text, rows[i].ids);
-        shoal_tokenizer_close(made);
+        shoal_tokenizer_destroy(made);
     }
 }
 
@@ -207,7 +209,7 @@ static const struct {
 static void wrong_files(void **state) {
     for (int64_t i = 0; i < COUNT_OF(wrong); i++)
         assert_null(parse(wrong[i].file, wrong[i].reason));
-    shoal_tokenizer_close(parse(NORMAL(STEPS(MANY)), NULL));
+    shoal_tokenizer_destroy(parse(NORMAL(STEPS(MANY)), NULL));
 }
 
 /* A file whose steps make a text longer and longer. */
@@ -219,12 +221,15 @@ static void endless_text(void **state) {
                   STEPS(TWICE(TWICE(TWICE(REPLACE("String", "a", "aaaaaaaaaaaaaaaa")))))),
               NULL);
     memset(text, 'a', sizeof text - 1);
-    assert_int_equal(shoal_tokenizer_encode(made, &(shoal_text){.text = text, .size = -1},
+    assert_int_equal(shoal_tokenizer_encode(made,
+                                            &(shoal_text){.size = sizeof(shoal_text),
+                                                          .text = text,
+                                                          .bytes = SHOAL_TERMINATED},
                                             &tokens),
                      SHOAL_BAD_FILE);
     assert_non_null(strstr(shoal_context_message(context), "64 times as long"));
     expect_ids(made, "b", "4");
-    shoal_tokenizer_close(made);
+    shoal_tokenizer_destroy(made);
 }
 
 /* One byte more than a piece may have. */
@@ -238,7 +243,7 @@ static void long_pieces(void **state) {
         shoal_tokenizer *made = parse(file, length == LENGTH ? "entry 1" : NULL);
         if (made)
             expect_ids(made, piece, "1");
-        shoal_tokenizer_close(made);
+        shoal_tokenizer_destroy(made);
     }
     free(file);
 }
@@ -338,7 +343,7 @@ static void table_of_characters(void **state) {
         expect_ids(made, "a\xcc\x81x", "1 2 1"); /* the acute goes with it */
         expect_ids(made, "a\xcc\x81\xcc\x82\xcc\x83", "1 2 0"); /* too long a cluster */
         expect_ids(made, "z\ne", "3 0 4");
-        shoal_tokenizer_close(made);
+        shoal_tokenizer_destroy(made);
     }
     free(t);
 }
@@ -371,7 +376,7 @@ static void damaged_units(void **state) {
     make_bytes(t);
     shoal_tokenizer *made = parse_table(t, NULL);
     expect_ids(made, "eeee", "4 4 4 4");
-    shoal_tokenizer_close(made);
+    shoal_tokenizer_destroy(made);
     free(t);
 }
 
@@ -427,7 +432,7 @@ static void large_vocabulary(void **state) {
         sprintf(id, "%d", i);
         expect_ids(made, text, id);
     }
-    shoal_tokenizer_close(made);
+    shoal_tokenizer_destroy(made);
     free(file);
 }
 

@@ -29,7 +29,7 @@ static double real(int rank, int64_t i) {
 /* ---- Sums -------------------------------------------------------------------------- */
 
 static size_t size_of(shoal_sum_type type) {
-    return type == SHOAL_SUM_FLOAT || type == SHOAL_SUM_INT32 ? 4 : 8;
+    return type == SHOAL_SUM_TYPE_FLOAT || type == SHOAL_SUM_TYPE_INT32 ? 4 : 8;
 }
 
 static void put(shoal_sum_type type, void *values, int64_t i, int rank, int add) {
@@ -38,10 +38,10 @@ static void put(shoal_sum_type type, void *values, int64_t i, int rank, int add)
     uint32_t *n = values;
     uint64_t *m = values;
     switch (type) {
-    case SHOAL_SUM_FLOAT: f[i] = (add ? f[i] : 0) + (float)real(rank, i); break;
-    case SHOAL_SUM_DOUBLE: d[i] = (add ? d[i] : 0) + real(rank, i); break;
-    case SHOAL_SUM_INT32: n[i] = (add ? n[i] : 0) + (uint32_t)number(rank, i); break;
-    case SHOAL_SUM_INT64: m[i] = (add ? m[i] : 0) + number(rank, i); break;
+    case SHOAL_SUM_TYPE_FLOAT: f[i] = (add ? f[i] : 0) + (float)real(rank, i); break;
+    case SHOAL_SUM_TYPE_DOUBLE: d[i] = (add ? d[i] : 0) + real(rank, i); break;
+    case SHOAL_SUM_TYPE_INT32: n[i] = (add ? n[i] : 0) + (uint32_t)number(rank, i); break;
+    case SHOAL_SUM_TYPE_INT64: m[i] = (add ? m[i] : 0) + number(rank, i); break;
     }
 }
 
@@ -89,8 +89,9 @@ static void check_sums(shoal_sum_type type) {
 /* A long sum sends no more than 2 (P - 1) / P of itself. */
 static void check_traffic(void) {
     const int64_t count = 100003, before = ranks->sent, others = ranks->ranks - 1;
-    float *values = own_values(SHOAL_SUM_FLOAT, count);
-    expect(ranks->sum(ranks, SHOAL_SUM_FLOAT, count, values) == SHOAL_OK, "sum", count);
+    float *values = own_values(SHOAL_SUM_TYPE_FLOAT, count);
+    expect(ranks->sum(ranks, SHOAL_SUM_TYPE_FLOAT, count, values) == SHOAL_OK, "sum",
+           count);
     const int64_t most = 8 * others * (count / ranks->ranks + 1);
     expect(ranks->sent - before <= most, "traffic", ranks->sent - before);
     free(values);
@@ -179,11 +180,11 @@ static void check_exchange(int64_t bytes) {
 }
 
 int main(void) {
-    if (shoal_mpi_open(NULL, &ranks) != SHOAL_OK) {
+    if (shoal_mpi_create(NULL, &ranks) != SHOAL_OK) {
         printf("not ok open: %s\n", ranks ? ranks->message : "out of memory");
         return 1;
     }
-    for (int type = SHOAL_SUM_FLOAT; type <= SHOAL_SUM_INT64; type++)
+    for (int type = SHOAL_SUM_TYPE_FLOAT; type <= SHOAL_SUM_TYPE_INT64; type++)
         check_sums((shoal_sum_type)type);
     check_traffic();
     for (int c = 0; c < COUNTS; c++) {
@@ -193,9 +194,9 @@ int main(void) {
         check_exchange(counts[c]);
     }
     int32_t all = wrong;
-    ranks->sum(ranks, SHOAL_SUM_INT32, 1, &all);
+    ranks->sum(ranks, SHOAL_SUM_TYPE_INT32, 1, &all);
     if (ranks->rank == 0 && all == 0)
         printf("ok the transport of %d ranks\n", (int)ranks->ranks);
-    shoal_mpi_close(ranks);
+    shoal_mpi_destroy(ranks);
     return all != 0;
 }

@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     unsigned char *bytes = exact_copy(data, size);
     if (judged(sh_arpa_parse(fuzz_context(), "input", bytes, size, &model)))
         check(model);
-    shoal_ngram_close(model);
+    shoal_ngram_destroy(model);
     free(bytes);
     return 0;
 }

@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     unsigned char *bytes = tables ? with_tables(data, &size) : exact_copy(data, size);
     if (judged(sh_sphinx_parse(fuzz_context(), "input", bytes, size, &model)))
         check(model);
-    shoal_ngram_close(model);
+    shoal_ngram_destroy(model);
     free(bytes);
     return 0;
 }

@@ -23,7 +23,9 @@ extern const int64_t offsets[TEXTS + 1];
 /* The n-gram of all texts; sh_phone_lm_free frees it. */
 phone_lm make_model(int32_t order, int64_t extra);
 /* The loss of all texts; shoal_lfmmi_destroy frees it. */
-shoal_lfmmi *make_loss(shoal_context *own, const shoal_lfmmi_options *options);
+/* Fields that are 0 become the defaults; an `extra` below 0 becomes all histories. */
+shoal_lfmmi_options complete_options(const shoal_lfmmi_options *given);
+shoal_lfmmi *make_loss(shoal_context *own, const shoal_lfmmi_options *given);
 
 /* Normal numbers times `spread`. */
 void fill_random(float *y, int64_t count, double spread, uint64_t seed);

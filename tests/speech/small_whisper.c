@@ -383,13 +383,14 @@ void make_hf_folder(shoal_context *context, const whisper_file *model, const cha
 
 opened open_small(const small_whisper *model, const char *kind, int threads) {
     opened o = {.context = test_context(NULL, threads), .path = write_whisper(model)};
-    const shoal_speech_options options = {.attention = kind};
+    const shoal_speech_options options = {.size = sizeof(shoal_speech_options),
+                                          .attention = kind};
     assert_int_equal(shoal_speech_open(o.context, o.path, &options, &o.speech), SHOAL_OK);
     return o;
 }
 
 void close_small(opened *o) {
-    shoal_speech_close(o->speech);
+    shoal_speech_destroy(o->speech);
     shoal_context_destroy(o->context);
     drop_whisper(o->path);
 }

@@ -41,61 +41,61 @@ static const struct {
     int64_t frames;
     float first[8], last[8]; /* of the frames, every (bands / 8)th band */
 } recorded[] = {
-    {{40, 0, 0},
+    {{.size = sizeof(shoal_fbank_options), .bands = 40, .centred = 0, .rate = 0},
      false,
      4,
      {20.06968f, 15.62828f, 18.01092f, 20.38466f, 20.45133f, 21.56773f, 22.87395f,
       23.21797f},
      {20.02436f, 16.80790f, 19.44717f, 19.72525f, 19.75290f, 22.02406f, 23.21847f,
       23.57246f}},
-    {{0, 1, 0},
+    {{.size = sizeof(shoal_fbank_options), .bands = 0, .centred = 1, .rate = 0},
      false,
      6,
      {20.46360f, 18.37969f, 18.86781f, 20.14133f, 20.04485f, 21.21319f, 23.47750f,
       23.72075f},
      {20.52235f, 16.90339f, 19.08848f, 20.33652f, 20.72612f, 22.13399f, 23.57478f,
       23.67190f}},
-    {{80, 0, 0},
+    {{.size = sizeof(shoal_fbank_options), .bands = 80, .centred = 0, .rate = 0},
      false,
      4,
      {15.08151f, 13.84119f, 17.52075f, 18.80154f, 19.01577f, 19.72650f, 21.77628f,
       21.94712f},
      {15.39043f, 16.00689f, 19.09653f, 19.22593f, 18.21380f, 20.76184f, 22.18326f,
       23.09144f}},
-    {{80, 1, 0},
+    {{.size = sizeof(shoal_fbank_options), .bands = 80, .centred = 1, .rate = 0},
      false,
      6,
      {18.09401f, 17.93925f, 17.72707f, 18.84668f, 18.81377f, 19.44115f, 21.71009f,
       22.82920f},
      {18.25027f, 15.59426f, 18.07057f, 19.84681f, 20.11349f, 21.32588f, 22.33582f,
       22.81010f}},
-    {{40, 0, 8000},
+    {{.size = sizeof(shoal_fbank_options), .bands = 40, .centred = 0, .rate = 8000},
      false,
      11,
      {20.52027f, 16.60458f, 17.51538f, 19.52800f, 20.29601f, 21.03037f, 20.11847f,
       22.24739f},
      {20.49945f, 18.22260f, 16.09804f, 18.44084f, 19.74359f, 20.86265f, 20.93279f,
       22.51814f}},
-    {{80, 1, 8000},
+    {{.size = sizeof(shoal_fbank_options), .bands = 80, .centred = 1, .rate = 8000},
      false,
      13,
      {19.13167f, 16.94944f, 17.76457f, 17.83620f, 18.75601f, 19.02934f, 21.08851f,
       21.11568f},
      {19.31041f, 17.56555f, 13.90448f, 19.69786f, 19.45608f, 18.99565f, 19.02303f,
       19.84605f}},
-    {{40, 0, 0},
+    {{.size = sizeof(shoal_fbank_options), .bands = 40, .centred = 0, .rate = 0},
      true,
      4,
      {5.82791f, 2.40169f, 2.33792f, 3.28922f, 4.20820f, 5.72141f, 8.31394f, 16.96292f},
      {4.95817f, 2.52188f, 2.43162f, 3.35586f, 4.24460f, 5.73475f, 8.31679f, 16.96293f}},
-    {{80, 1, 0},
+    {{.size = sizeof(shoal_fbank_options), .bands = 80, .centred = 1, .rate = 0},
      true,
      6,
      {12.56919f, 15.68404f, 17.47170f, 18.97625f, 20.30231f, 21.55640f, 23.04498f,
       25.85675f},
      {11.31333f, 13.64087f, 15.33427f, 16.82235f, 18.14166f, 19.39464f, 20.88211f,
       23.69454f}},
-    {{80, 0, 8000},
+    {{.size = sizeof(shoal_fbank_options), .bands = 80, .centred = 0, .rate = 8000},
      true,
      11,
      {10.98285f, 0.65542f, 4.28990f, 3.81933f, 6.43036f, 6.79977f, 10.81167f, 21.84386f},
@@ -120,7 +120,8 @@ static void banks_are_kaldis(void **state) {
 }
 
 static void banks_have_corners(void **state) {
-    const shoal_fbank_options centred = {.centred = 1};
+    const shoal_fbank_options centred = {.size = sizeof(shoal_fbank_options),
+                                         .centred = 1};
     float samples[400] = {0}, features[3 * 40];
     assert_int_equal(shoal_fbank_frames(NULL, 0), 0);
     assert_int_equal(shoal_fbank_frames(NULL, 399), 0);
@@ -132,11 +133,17 @@ static void banks_have_corners(void **state) {
     assert_int_equal(shoal_fbank(context, NULL, samples, 400, features), SHOAL_OK);
     assert_true(fabsf(features[0] - logf(1.1920929e-7f)) < 1e-4f); /* silence */
     assert_int_equal(shoal_fbank(context, &centred, samples, 80, features), SHOAL_OK);
-    assert_int_equal(shoal_fbank(context, &(shoal_fbank_options){.bands = 201}, samples,
-                                 400, features),
+    assert_int_equal(shoal_fbank(context,
+                                 &(shoal_fbank_options){.size =
+                                                            sizeof(shoal_fbank_options),
+                                                        .bands = 201},
+                                 samples, 400, features),
                      SHOAL_INVALID);
-    assert_int_equal(shoal_fbank(context, &(shoal_fbank_options){.rate = 11025}, samples,
-                                 400, features),
+    assert_int_equal(shoal_fbank(context,
+                                 &(shoal_fbank_options){.size =
+                                                            sizeof(shoal_fbank_options),
+                                                        .rate = 11025},
+                                 samples, 400, features),
                      SHOAL_INVALID);
     assert_int_equal(shoal_fbank(context, NULL, NULL, 400, features), SHOAL_INVALID);
     assert_int_equal(shoal_fbank(NULL, NULL, samples, 400, features), SHOAL_INVALID);
@@ -204,7 +211,10 @@ static void note_bad(void *user, const char *id, const char *reason) {
 
 static shoal_corpus_options options_of(void) {
     refused[0] = 0;
-    return (shoal_corpus_options){.cache = cache, .bad = note_bad, .user = refused};
+    return (shoal_corpus_options){.size = sizeof(shoal_corpus_options),
+                                  .cache = cache,
+                                  .bad = note_bad,
+                                  .user = refused};
 }
 
 static shoal_corpus *open_good(const shoal_corpus_options *options) {
@@ -226,7 +236,7 @@ static void a_folder_is_read(void **state) {
     const shoal_corpus_options options = options_of();
     for (int pass = 0; pass < 2; pass++) {
         shoal_corpus *corpus = open_good(&options);
-        const shoal_corpus_info info = shoal_corpus_describe(corpus);
+        const shoal_corpus_info info = *shoal_corpus_describe(corpus);
         shoal_utterance a, b, c;
         assert_int_equal(info.cached, pass);
         assert_true(info.utterances == 3 && info.speakers == 2 && info.bad == 0 &&
@@ -248,7 +258,7 @@ static void a_folder_is_read(void **state) {
             assert_true(fabsf(a.features[i] - c.features[i]) < 1e-6f);
         assert_ptr_equal(a.mean, c.mean);
         assert_true(a.mean != b.mean);
-        shoal_corpus_close(corpus);
+        shoal_corpus_destroy(corpus);
     }
 }
 
@@ -269,7 +279,7 @@ static void speakers_are_normalised(void **state) {
         }
     }
     assert_true(fabs(sum / count) < 1e-4 && fabs(squares / count - 1) < 1e-3);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
 }
 
 static uint64_t print_with(const char *speakers) {
@@ -279,8 +289,8 @@ static uint64_t print_with(const char *speakers) {
     else
         unlink(inside("utt2spk"));
     shoal_corpus *corpus = open_good(&options);
-    const uint64_t print = shoal_corpus_describe(corpus).fingerprint;
-    shoal_corpus_close(corpus);
+    const uint64_t print = shoal_corpus_describe(corpus)->fingerprint;
+    shoal_corpus_destroy(corpus);
     return print;
 }
 
@@ -312,7 +322,7 @@ static void segments_are_cut(void **state) {
     shoal_corpus_utterance(corpus, 1, &one);
     assert_string_equal(one.id, "s2");
     assert_int_equal(one.frames, 48);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     write_text("segments", "s1 a 0 0.5\ns2 nobody 0.5 1.0\ns3 c 0.1 4\n");
     open_bad(&options, "2 of 3 utterances cannot be used, the first s2");
     assert_non_null(strstr(refused, "s3: ends at 4.00 s, but its recording has 0.50 s"));
@@ -328,7 +338,7 @@ static void segments_are_cut(void **state) {
     shoal_corpus_utterance(corpus, 1, &one);
     assert_string_equal(one.id, "s2");
     assert_int_equal(one.frames, 78);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     unlink(inside("segments"));
     write_text("utt2spk", "a x\nb y\nc x\n");
 }
@@ -337,15 +347,15 @@ static void characters_are_units(void **state) {
     shoal_corpus_options options = options_of();
     write_text("letters", "a AB A\nb \xc3\xa4\nc B");
     options.labels = "letters";
-    options.characters = 1;
+    options.unit_type = SHOAL_UNITS_CHARACTERS;
     shoal_corpus *corpus = open_good(&options);
     shoal_utterance one;
-    assert_int_equal(shoal_corpus_describe(corpus).units, 4);
+    assert_int_equal(shoal_corpus_describe(corpus)->units, 4);
     assert_string_equal(shoal_corpus_unit(corpus, 3), "_");
     assert_string_equal(shoal_corpus_unit(corpus, 4), "\xc3\xa4");
     shoal_corpus_utterance(corpus, 0, &one);
     assert_memory_equal(one.labels, ((int32_t[]){1, 2, 3, 1}), sizeof(int32_t) * 4);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
 }
 
 /* What no model could keep as its units, or could not tell apart. */
@@ -363,14 +373,14 @@ static void transcripts_are_text(void **state) {
     assert_non_null(strstr(refused, "c: its transcript has control characters"));
     options.skip_bad = 1;
     shoal_corpus *corpus = open_good(&options); /* none of their units is left */
-    assert_int_equal(shoal_corpus_describe(corpus).units, 1);
+    assert_int_equal(shoal_corpus_describe(corpus)->units, 1);
     assert_string_equal(shoal_corpus_unit(corpus, 1), "ONE");
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     write_text("letters", "a ONE\tTWO \r\nb A_B\nc \xc3\xa4");
-    shoal_corpus_close(open_good(&options));
+    shoal_corpus_destroy(open_good(&options));
     options.skip_bad = 0;
-    shoal_corpus_close(open_good(&options));
-    options.characters = 1;
+    shoal_corpus_destroy(open_good(&options));
+    options.unit_type = SHOAL_UNITS_CHARACTERS;
     open_bad(&options, "1 of 3 utterances cannot be used, the first b: ");
     assert_non_null(strstr(refused, "b: its transcript has \"_\""));
 }
@@ -384,8 +394,8 @@ static void long_units_are_no_units(void **state) {
     open_bad(&options, "1 of 3 utterances cannot be used, the first c: a unit is longer");
     options.skip_bad = 1;
     shoal_corpus *corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).units, 2);
-    shoal_corpus_close(corpus);
+    assert_int_equal(shoal_corpus_describe(corpus)->units, 2);
+    shoal_corpus_destroy(corpus);
 }
 
 /* Some editors begin a file of UTF-8 with a mark, which is no part of the first id. */
@@ -401,9 +411,9 @@ static void marks_are_passed_over(void **state) {
     shoal_utterance one;
     shoal_corpus_utterance(corpus, 0, &one);
     assert_string_equal(one.id, "a");
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     write_text("utt2spk", "\xef\xbb\xbf");
-    shoal_corpus_close(open_good(&options));
+    shoal_corpus_destroy(open_good(&options));
     write_lists();
 }
 
@@ -416,7 +426,7 @@ static void units_of_a_model_are_kept(void **state) {
     shoal_utterance one;
     shoal_corpus_utterance(corpus, 1, &one);
     assert_int_equal(one.labels[0], 4);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     options.unit_count = 3;
     open_bad(&options, "the first a: TWO is no unit of the model");
 }
@@ -443,9 +453,9 @@ static void bad_ones_are_named_and_skipped(void **state) {
     }
     options.skip_bad = 1;
     shoal_corpus *corpus = open_good(&options);
-    assert_true(shoal_corpus_describe(corpus).utterances == 2 &&
-                shoal_corpus_describe(corpus).bad == 5);
-    shoal_corpus_close(corpus);
+    assert_true(shoal_corpus_describe(corpus)->utterances == 2 &&
+                shoal_corpus_describe(corpus)->bad == 5);
+    shoal_corpus_destroy(corpus);
     write_text("wav.scp", "a a.wav\nb sox b.wav -t wav - |\n");
     open_bad(&options, "line 2: b has a command");
     write_text("wav.scp", "a a.wav\na b.wav\n");
@@ -454,7 +464,7 @@ static void bad_ones_are_named_and_skipped(void **state) {
     memset(line, 'a', 1 << 20);
     memcpy(line, "a a.wav\nb ", 10);
     write_text("wav.scp", line);
-    shoal_corpus_close(open_good(&options)); /* one byte less than too many */
+    shoal_corpus_destroy(open_good(&options)); /* one byte less than too many */
     memset(line + (1 << 20), 'a', 10);
     write_text("wav.scp", line);
     open_bad(&options, "line 2 is longer than 1048576 bytes");
@@ -507,9 +517,9 @@ static void bad_ones_among_many(void **state) {
     }
     options.skip_bad = 1;
     shoal_corpus *corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).utterances, MANY - 6);
-    assert_int_equal(shoal_corpus_describe(corpus).bad, 6);
-    shoal_corpus_close(corpus);
+    assert_int_equal(shoal_corpus_describe(corpus)->utterances, MANY - 6);
+    assert_int_equal(shoal_corpus_describe(corpus)->bad, 6);
+    shoal_corpus_destroy(corpus);
     write_lists();
 }
 
@@ -540,9 +550,9 @@ static void every_allocation_fails_in_turn(void **state) {
             assert_non_null(strstr(shoal_context_message(poor), "memory"));
             failures++;
         } else {
-            assert_int_equal(shoal_corpus_describe(corpus).rate, 8000);
+            assert_int_equal(shoal_corpus_describe(corpus)->rate, 8000);
         }
-        shoal_corpus_close(corpus);
+        shoal_corpus_destroy(corpus);
         shoal_context_destroy(poor);
         assert_int_equal(memory.live, 0);
         if (status == SHOAL_OK)
@@ -562,10 +572,10 @@ static void low_rates_are_taken(void **state) {
     unlink(inside("utt2spk"));
     write_rates(8000, 8000, 8000);
     shoal_corpus *corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).rate, 8000);
+    assert_int_equal(shoal_corpus_describe(corpus)->rate, 8000);
     shoal_corpus_utterance(corpus, 1, &one);
     assert_int_equal(one.frames, 48);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     options.fbank.rate = 16000;
     open_bad(&options, "8000 samples per second; 16000 or more are wanted");
     options.fbank.rate = 0;
@@ -574,10 +584,10 @@ static void low_rates_are_taken(void **state) {
     assert_non_null(strstr(refused, "has 44100 samples per second, and most recordings"));
     options.fbank.rate = 8000;
     corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).rate, 8000);
+    assert_int_equal(shoal_corpus_describe(corpus)->rate, 8000);
     shoal_corpus_utterance(corpus, 1, &one);
     assert_int_equal(one.frames, 48);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     write_lists();
 }
 
@@ -594,9 +604,9 @@ static void one_low_recording_decides_nothing(void **state) {
                                                       : "rate=8000 takes both"));
         options.skip_bad = 1;
         shoal_corpus *corpus = open_good(&options);
-        assert_int_equal(shoal_corpus_describe(corpus).rate, 16000);
-        assert_int_equal(shoal_corpus_describe(corpus).utterances, 2);
-        shoal_corpus_close(corpus);
+        assert_int_equal(shoal_corpus_describe(corpus)->rate, 16000);
+        assert_int_equal(shoal_corpus_describe(corpus)->utterances, 2);
+        shoal_corpus_destroy(corpus);
     }
     /* what no utterance is of does not count */
     write_rates(8000, 8000, 48000);
@@ -604,8 +614,8 @@ static void one_low_recording_decides_nothing(void **state) {
     write_text("segments", "a third.wav 0 0.3\nb third.wav 0.1 0.4\n");
     options.skip_bad = 0;
     shoal_corpus *corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).rate, 16000);
-    shoal_corpus_close(corpus);
+    assert_int_equal(shoal_corpus_describe(corpus)->rate, 16000);
+    shoal_corpus_destroy(corpus);
     unlink(inside("segments"));
     write_lists();
 }
@@ -617,10 +627,10 @@ static void speed_changes_the_length(void **state) {
     shoal_utterance one;
     options.speed = 1.25;
     shoal_corpus *corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
+    assert_int_equal(shoal_corpus_describe(corpus)->cached, 0);
     shoal_corpus_utterance(corpus, 0, &one);
     assert_int_equal(one.frames, 78); /* 12,800 samples */
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     options.speed = 3;
     open_bad(&options, "speed");
 }
@@ -633,28 +643,28 @@ static void speeds_have_the_same_utterances(void **state) {
     options.bad = NULL;
     options.speed = 1.1;
     shoal_corpus *fast = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(fast).utterances, 2);
+    assert_int_equal(shoal_corpus_describe(fast)->utterances, 2);
     options = options_of();
     shoal_corpus *plain = open_good(&options);
     assert_int_equal(shoal_corpus_keep_common(fast, plain), SHOAL_OK);
-    assert_int_equal(shoal_corpus_describe(fast).bad, 1);
+    assert_int_equal(shoal_corpus_describe(fast)->bad, 1);
     assert_string_equal(refused, "");
     assert_int_equal(shoal_corpus_keep_common(plain, fast), SHOAL_OK);
     assert_string_equal(refused, "c: cannot be used at speed 1.1\n");
-    const shoal_corpus_info info = shoal_corpus_describe(plain);
+    const shoal_corpus_info info = *shoal_corpus_describe(plain);
     assert_true(info.utterances == 2 && info.bad == 1 && info.speakers == 2 &&
                 info.frames == 146 && info.labels == 3 && info.most_labels == 2);
-    shoal_corpus_close(plain);
+    shoal_corpus_destroy(plain);
     write_text("text", "a ONE TWO\nb TWO\nc"); /* the same as if it had been bad before */
     options.skip_bad = 1;
     const char *const units[] = {"ONE", "THREE", "TWO"};
     options.units = units;
     options.unit_count = 3;
     plain = open_good(&options);
-    assert_true(shoal_corpus_describe(plain).fingerprint == info.fingerprint);
+    assert_true(shoal_corpus_describe(plain)->fingerprint == info.fingerprint);
     assert_int_equal(shoal_corpus_keep_common(plain, NULL), SHOAL_INVALID);
-    shoal_corpus_close(plain);
-    shoal_corpus_close(fast);
+    shoal_corpus_destroy(plain);
+    shoal_corpus_destroy(fast);
     write_sound("c.wav", 16000, 8000);
     write_lists();
 }
@@ -675,7 +685,7 @@ static void damage_is_mended(void **state) {
     shoal_corpus_options options = options_of();
     char command[600], path[512] = "";
     options.cache = fresh;
-    shoal_corpus_close(open_good(&options));
+    shoal_corpus_destroy(open_good(&options));
     snprintf(command, sizeof command, "ls %s/*.features", fresh);
     FILE *list = popen(command, "r");
     assert_non_null(fgets(path, sizeof path, list));
@@ -687,20 +697,20 @@ static void damage_is_mended(void **state) {
     for (int64_t i = 0; i < COUNT_OF(places); i++) {
         flip_a_byte(path, places[i]);
         shoal_corpus *corpus = open_good(&options);
-        assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
-        shoal_corpus_close(corpus);
+        assert_int_equal(shoal_corpus_describe(corpus)->cached, 0);
+        shoal_corpus_destroy(corpus);
     }
     assert_int_equal(truncate(path, whole.st_size / 2), 0);
     shoal_corpus *corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
-    shoal_corpus_close(corpus);
+    assert_int_equal(shoal_corpus_describe(corpus)->cached, 0);
+    shoal_corpus_destroy(corpus);
     corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).cached, 1);
-    shoal_corpus_close(corpus);
+    assert_int_equal(shoal_corpus_describe(corpus)->cached, 1);
+    shoal_corpus_destroy(corpus);
     write_sound("c.wav", 16000, 8001); /* another recording under the same name */
     corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
-    shoal_corpus_close(corpus);
+    assert_int_equal(shoal_corpus_describe(corpus)->cached, 0);
+    shoal_corpus_destroy(corpus);
     remove_folder(fresh);
 }
 

@@ -180,7 +180,7 @@ static void values_are_golden(void **state) {
     }
     for (int64_t i = 0; i < COUNT_OF(golden); i++)
         check_case(i);
-    shoal_lexicon_close(lexicon);
+    shoal_lexicon_destroy(lexicon);
     shoal_context_destroy(context);
     remove_folder(folder);
 }

@@ -235,7 +235,7 @@ static void check_denominator(int32_t order, int64_t extra, int32_t topology, bo
                    .final = v.final,
                    .occupancy = v.occupancy,
                    .leak = leak,
-                   .topology = topology,
+                   .topology = (shoal_topology)topology,
                    .y = y,
                    .steps = steps,
                    .outputs = outputs,
@@ -299,7 +299,7 @@ static void check_numerator(int32_t order, int64_t extra, int32_t topology, bool
     assert_true(sh_den_make(&lm, topology, whole, &den));
     assert_true(sh_num_make(&lm, &den, topology, lexicon, words + offsets[text],
                             offsets[text + 1] - offsets[text], &num));
-    all_paths p = {.topology = topology,
+    all_paths p = {.topology = (shoal_topology)topology,
                    .final = v.final,
                    .y = y,
                    .steps = steps,
@@ -449,15 +449,16 @@ static void check_best(int32_t topology, bool whole, uint64_t seed) {
     float y[STEPS * MOST_OUTPUTS];
     int32_t phones[STEPS], begins[STEPS];
     int64_t count;
-    shoal_lfmmi *lfmmi = make_loss(context, &(shoal_lfmmi_options){.order = 3,
-                                                                   .extra = -1,
-                                                                   .topology = topology,
-                                                                   .whole = whole});
+    shoal_lfmmi *lfmmi =
+        make_loss(context, &(shoal_lfmmi_options){.order = 3,
+                                                  .extra = -1,
+                                                  .topology = (shoal_topology)topology,
+                                                  .whole = whole});
     find_vectors(&lm, whole, &v);
     fill_random(y, STEPS * MOST_OUTPUTS, 2, seed);
     best_search b = {.p = {.lm = &lm,
                            .final = v.final,
-                           .topology = topology,
+                           .topology = (shoal_topology)topology,
                            .y = y,
                            .steps = STEPS,
                            .outputs = sh_topology_outputs(topology, PHONES)}};

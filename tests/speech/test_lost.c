@@ -40,7 +40,7 @@ static listener open_listener(void) {
 }
 
 static void close_listener(listener *l) {
-    shoal_speech_close(l->speech);
+    shoal_speech_destroy(l->speech);
     shoal_context_destroy(l->context);
 }
 
@@ -90,15 +90,24 @@ static void a_second_voice_is_not_lost(void **state) {
         skip();
     }
     listener l = open_listener();
-    const shoal_recording recording = {.paths = (const char *const *)paths,
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .paths = (const char *const *)paths,
                                        .files = 2,
                                        .gap = 0.5};
     snprintf(both, sizeof both, "%s %s", said[0], said[1]);
-    hear(&l, &recording, &(shoal_transcribe_options){.language = "en", .published = 1});
+    hear(&l, &recording,
+         &(shoal_transcribe_options){.size = sizeof(shoal_transcribe_options),
+                                     .language = "en",
+                                     .published = 1});
     assert_true(words_lost(&l, both) >= 20);
-    hear(&l, &recording, &(shoal_transcribe_options){.language = "en"});
+    hear(&l, &recording,
+         &(shoal_transcribe_options){.size = sizeof(shoal_transcribe_options),
+                                     .language = "en"});
     assert_true(words_lost(&l, both) <= 2);
-    hear(&l, &recording, &(shoal_transcribe_options){.language = "en", .no_vad = 1});
+    hear(&l, &recording,
+         &(shoal_transcribe_options){.size = sizeof(shoal_transcribe_options),
+                                     .language = "en",
+                                     .no_vad = 1});
     assert_true(words_lost(&l, both) <= 2);
     close_listener(&l);
     free(paths[0]);
@@ -109,12 +118,16 @@ static void a_second_voice_is_not_lost(void **state) {
 static void silence_says_nothing(void **state) {
     listener l = open_listener();
     float *samples = calloc(3 * SECOND, sizeof *samples);
-    const shoal_recording recording = {.samples = samples, .sample_count = 3 * SECOND};
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .samples = samples,
+                                       .sample_count = 3 * SECOND};
     for (int no_vad = 0; no_vad < 2; no_vad++)
         for (int noisy = 0; noisy < 2; noisy++) {
             for (int i = 0; i < 3 * SECOND; i++)
                 samples[i] = noisy ? (float)(i * 7919 % 201 - 100) * 1e-6f : 0;
-            hear(&l, &recording, &(shoal_transcribe_options){.no_vad = no_vad});
+            hear(&l, &recording,
+                 &(shoal_transcribe_options){.size = sizeof(shoal_transcribe_options),
+                                             .no_vad = no_vad});
             assert_string_equal(l.text, "");
         }
     free(samples);
@@ -134,12 +147,15 @@ static void the_end_says_nothing(void **state) {
     const double pauses[] = {3, 25};
     for (int i = 0; i < 2; i++) {
         const char *const paths[] = {path, path};
-        const shoal_recording recording = {.paths = paths,
+        const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                           .paths = paths,
                                            .files = 2,
                                            .gap = pauses[i],
                                            .duration = 13.2 + pauses[i]};
         shoal_word_errors errors = {0};
-        hear(&l, &recording, &(shoal_transcribe_options){.language = "en"});
+        hear(&l, &recording,
+             &(shoal_transcribe_options){.size = sizeof(shoal_transcribe_options),
+                                         .language = "en"});
         assert_int_equal(shoal_count_word_errors(l.context, said, l.text, &errors),
                          SHOAL_OK);
         assert_true(errors.insertions <= 1);

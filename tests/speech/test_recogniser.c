@@ -35,7 +35,8 @@ enum { NOTES = sizeof notes / sizeof *notes, AGED = 9 };
 /* FOLDER/NAME with these notes, one of them with another value or, NULL, left out. */
 static const char *save(const char *name, int count, const char *key, const char *value) {
     static char path[512];
-    const shoal_model_config config = {.features = BANDS * CONTEXT,
+    const shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                       .features = BANDS * CONTEXT,
                                        .outputs = 4,
                                        .max_length = 4000,
                                        .layers = 1,
@@ -43,7 +44,7 @@ static const char *save(const char *name, int count, const char *key, const char
                                        .head_dim = 8,
                                        .feed_forward = 16,
                                        .norm = SHOAL_NORM_PRE,
-                                       .positions = SHOAL_SINUSOIDAL};
+                                       .positions = SHOAL_POSITIONS_SINUSOIDAL};
     shoal_note own[NOTES];
     int kept = 0;
     for (int i = 0; i < count; i++) {
@@ -74,14 +75,14 @@ static void notes_are_read(void **state) {
     (void)state;
     save("checkpoint.safetensors", NOTES, "state.step", "3");
     shoal_recogniser *r = open_model(folder, NULL);
-    assert_int_equal(shoal_recogniser_describe(r).step, 3);
+    assert_int_equal(shoal_recogniser_describe(r)->step, 3);
     shoal_recogniser_destroy(r);
     save("best.safetensors", NOTES, NULL, NULL);
     r = open_model(folder, NULL); /* the best goes first */
-    const shoal_recogniser_info info = shoal_recogniser_describe(r);
+    const shoal_recogniser_info info = *shoal_recogniser_describe(r);
     assert_non_null(strstr(info.path, "/best.safetensors"));
     assert_int_equal(info.step, 17);
-    assert_int_equal(info.loss, SHOAL_RECOGNISER_CTC);
+    assert_int_equal(info.loss, SHOAL_RECOGNISER_LOSS_CTC);
     assert_int_equal(info.topology, SHOAL_TOPOLOGY_CTC);
     assert_int_equal(info.units, 3);
     assert_int_equal(info.outputs, 4);
@@ -91,8 +92,8 @@ static void notes_are_read(void **state) {
     assert_null(shoal_recogniser_unit(r, 3));
     shoal_recogniser_destroy(r);
     r = open_model(save("old", AGED, NULL, NULL), NULL);
-    assert_int_equal(shoal_recogniser_describe(r).features.rate, 16000);
-    assert_int_equal(shoal_recogniser_describe(r).features.every, 1);
+    assert_int_equal(shoal_recogniser_describe(r)->features.rate, 16000);
+    assert_int_equal(shoal_recogniser_describe(r)->features.every, 1);
     shoal_recogniser_destroy(r);
 }
 
@@ -126,15 +127,15 @@ static void options_are_checked(void **state) {
     (void)state;
     const char *path = save("good", NOTES, NULL, NULL);
     shoal_recogniser *r;
-    shoal_recogniser_options options = shoal_recogniser_defaults();
+    shoal_recogniser_options options = shoal_recogniser_options_defaults();
     options.attention = "nonsense";
     assert_int_equal(shoal_recogniser_open(context, path, &options, &r), SHOAL_INVALID);
-    options = shoal_recogniser_defaults();
+    options = shoal_recogniser_options_defaults();
     options.lexicon = "somewhere";
     assert_int_equal(shoal_recogniser_open(context, path, &options, &r), SHOAL_INVALID);
     options.lm = "somewhere";
     assert_int_equal(shoal_recogniser_open(context, path, &options, &r), SHOAL_IO);
-    options = shoal_recogniser_defaults();
+    options = shoal_recogniser_options_defaults();
     options.beams = -1;
     assert_int_equal(shoal_recogniser_open(context, path, &options, &r), SHOAL_INVALID);
     /* A caller whose struct ends before `beams` has the default of it. */
@@ -155,8 +156,9 @@ static void sound_is_heard(void **state) {
     shoal_recogniser *r = open_model(save("good", NOTES, NULL, NULL), NULL);
     shoal_recognition heard;
     assert_int_equal(shoal_recogniser_recognise(r, samples, SAMPLES, &heard), SHOAL_OK);
-    const shoal_features_config config = shoal_recogniser_describe(r).features;
-    const shoal_fbank_options fbank = {.bands = BANDS};
+    const shoal_features_config config = shoal_recogniser_describe(r)->features;
+    const shoal_fbank_options fbank = {.size = sizeof(shoal_fbank_options),
+                                       .bands = BANDS};
     const int64_t frames = shoal_fbank_frames(&fbank, SAMPLES);
     const int64_t rows = (frames + HOP - 1) / HOP;
     float *features = malloc(sizeof(float) * (size_t)(frames * BANDS));
@@ -171,13 +173,14 @@ static void sound_is_heard(void **state) {
                     stacked[(i * CONTEXT + k) * BANDS + band] =
                         features[t * BANDS + band];
             }
-    const shoal_model_inputs inputs = {.batch = 1,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = 1,
                                        .offsets = (int64_t[]){0, rows},
                                        .features = stacked};
     shoal_model *view;
     float *out;
-    assert_int_equal(shoal_model_view(shoal_recogniser_parts_of(r).model, NULL, 1, rows,
-                                      &view),
+    assert_int_equal(shoal_model_create_view(shoal_recogniser_describe_parts(r)->model,
+                                             NULL, 1, rows, &view),
                      SHOAL_OK);
     assert_int_equal(shoal_model_forward(view, &inputs, &out), SHOAL_OK);
     int64_t count = 0;

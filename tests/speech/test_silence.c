@@ -54,7 +54,9 @@ static int collect(void *user, const shoal_segment *segment) {
 
 static words hear(shoal_speech *speech, const float *samples, int64_t count,
                   const shoal_transcribe_options *options) {
-    const shoal_recording recording = {.samples = samples, .sample_count = count};
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .samples = samples,
+                                       .sample_count = count};
     words w = {.text = ""};
     assert_int_equal(shoal_speech_transcribe(speech, &recording, options, collect, &w,
                                              &w.summary),
@@ -69,7 +71,9 @@ static void nothing_is_never_heard(void **state) {
     const int64_t count = 40 * SECOND;
     float *samples = floats(count);
     for (int no_fallback = 0; no_fallback < 2; no_fallback++) {
-        const shoal_transcribe_options options = {.no_fallback = no_fallback,
+        const shoal_transcribe_options options = {.size =
+                                                      sizeof(shoal_transcribe_options),
+                                                  .no_fallback = no_fallback,
                                                   .no_vad = 1};
         memset(samples, 0, (size_t)count * sizeof *samples);
         words w = hear(o.speech, samples, count, &options);
@@ -80,7 +84,9 @@ static void nothing_is_never_heard(void **state) {
         assert_true(fabs(w.summary.seconds - 40) < 1e-9);
         add_noise(0.01, SECOND, samples + 35 * SECOND); /* in the second window */
         w = hear(o.speech, samples, count,
-                 &(shoal_transcribe_options){.no_fallback = 1, .no_vad = 1});
+                 &(shoal_transcribe_options){.size = sizeof(shoal_transcribe_options),
+                                             .no_fallback = 1,
+                                             .no_vad = 1});
         assert_true(w.text[0] != 0);
         assert_int_equal(w.summary.silent, 1);
     }
@@ -95,8 +101,11 @@ static void decoding_alone_is_the_same(void **state) {
     const int64_t count = 7 * SECOND;
     float *samples = floats(count), *features = floats(80 * 3000),
           *encoded = floats(1500 * SMALL_WIDTH);
-    const shoal_recording recording = {.samples = samples, .sample_count = count};
-    const shoal_transcribe_options options = {.no_fallback = 1,
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .samples = samples,
+                                       .sample_count = count};
+    const shoal_transcribe_options options = {.size = sizeof(shoal_transcribe_options),
+                                              .no_fallback = 1,
                                               .no_timestamps = 1,
                                               .no_vad = 1};
     words again = {.text = ""};
@@ -145,7 +154,7 @@ static real open_real(void) {
     if (!path || shoal_speech_open(r.context, path, NULL, &r.speech) != SHOAL_OK ||
         !(path = test_data("speech/1088-134315-0043.flac")) ||
         sh_audio_open(r.context, path, false, &sound) != SHOAL_OK) {
-        shoal_speech_close(r.speech);
+        shoal_speech_destroy(r.speech);
         shoal_context_destroy(r.context);
         print_message("the real model and speech are not here\n");
         skip();
@@ -161,7 +170,7 @@ static real open_real(void) {
 
 static void close_real(real *r) {
     free(r->samples);
-    shoal_speech_close(r->speech);
+    shoal_speech_destroy(r->speech);
     shoal_context_destroy(r->context);
 }
 
@@ -170,7 +179,9 @@ static void noise_has_no_words(void **state) {
     real r = open_real();
     float *samples = floats(3 * SECOND);
     for (int i = 0; i < 4; i++) {
-        const shoal_transcribe_options options = {.no_vad = i / 2};
+        const shoal_transcribe_options options = {.size =
+                                                      sizeof(shoal_transcribe_options),
+                                                  .no_vad = i / 2};
         memset(samples, 0, 3 * SECOND * sizeof *samples);
         add_noise(sizes[i % 2], 3 * SECOND, samples);
         const words w = hear(r.speech, samples, 3 * SECOND, &options);
@@ -192,7 +203,9 @@ static void quiet_speech_is_heard(void **state) {
     for (int64_t i = 0; i < r.count; i++) /* as 16 bits have it */
         r.samples[i] = roundf(r.samples[i] * 327.68f) / 32768;
     for (int no_vad = 0; no_vad < 2; no_vad++) {
-        const shoal_transcribe_options options = {.no_vad = no_vad};
+        const shoal_transcribe_options options = {.size =
+                                                      sizeof(shoal_transcribe_options),
+                                                  .no_vad = no_vad};
         const words quiet = hear(r.speech, r.samples, r.count, &options);
         shoal_word_errors errors = {0};
         assert_int_equal(shoal_count_word_errors(r.context, said, quiet.text, &errors),
@@ -212,7 +225,9 @@ static void noise_has_no_language(void **state) {
     memcpy(samples + AUDIO_WINDOW, r.samples, (size_t)r.count * sizeof *samples);
     add_noise(1e-2, AUDIO_WINDOW, samples);
     for (int no_vad = 0; no_vad < 2; no_vad++) {
-        const shoal_transcribe_options options = {.no_vad = no_vad};
+        const shoal_transcribe_options options = {.size =
+                                                      sizeof(shoal_transcribe_options),
+                                                  .no_vad = no_vad};
         const words w = hear(r.speech, samples, count, &options);
         assert_string_equal(w.summary.language, "en");
         assert_non_null(strstr(w.text, "library"));

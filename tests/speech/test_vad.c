@@ -221,7 +221,9 @@ static void pieces_are_never_too_long(void **state) {
 static void windows_hold_the_pieces(void **state) {
     shoal_context *context = test_context(NULL, 1);
     const sound s = make_talk(1e-3);
-    const shoal_recording recording = {.samples = s.samples, .sample_count = s.count};
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .samples = s.samples,
+                                       .sample_count = s.count};
     recording_stream *stream;
     window_packer *packer;
     packed_window window;

@@ -20,7 +20,9 @@ static const small_whisper half_model = {VOCABULARY, true, 2, false, 0};
 
 static float *features_of(const opened *o, uint64_t seed, int64_t samples) {
     float *sound = floats(samples), *features = floats(80 * 3000);
-    const shoal_recording recording = {.samples = sound, .sample_count = samples};
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .samples = sound,
+                                       .sample_count = samples};
     double seconds;
     make_samples(seed, samples, sound);
     assert_int_equal(shoal_speech_features(o->speech, &recording, 0, features, &seconds),
@@ -31,7 +33,7 @@ static float *features_of(const opened *o, uint64_t seed, int64_t samples) {
 }
 
 static float *encode(const opened *o, const float *features) {
-    float *encoded = floats(POSITIONS * shoal_speech_describe(o->speech).width);
+    float *encoded = floats(POSITIONS * shoal_speech_describe(o->speech)->width);
     assert_int_equal(shoal_speech_encode(o->speech, features, encoded), SHOAL_OK);
     return encoded;
 }
@@ -92,7 +94,8 @@ static void check_logits(const opened *o, const exact_whisper *definition,
                          const float *encoded, const double *exact, bool exactly) {
     static const int32_t text[] = {50258, 50259, 50359, 300, 17, 51000, 300};
     enum { COUNT = sizeof text / sizeof *text };
-    const shoal_speech_options options = {.exact = exactly};
+    const shoal_speech_options options = {.size = sizeof(shoal_speech_options),
+                                          .exact = exactly};
     shoal_speech *speech;
     float *logits = floats(COUNT * VOCABULARY);
     double *exact_logits = malloc((size_t)COUNT * VOCABULARY * sizeof *exact_logits);
@@ -103,15 +106,16 @@ static void check_logits(const opened *o, const exact_whisper *definition,
         assert_true(relative_difference(logits + row * VOCABULARY,
                                         exact_logits + row * VOCABULARY,
                                         VOCABULARY) < (exactly ? 1e-5 : 1e-3));
-    shoal_speech_close(speech);
+    shoal_speech_destroy(speech);
     free(logits);
     free(exact_logits);
 }
 
 /* The encoder's matrices may be bfloat16 unless it is to be exact. */
 static void reopen_exactly(opened *o) {
-    const shoal_speech_options options = {.exact = 1};
-    shoal_speech_close(o->speech);
+    const shoal_speech_options options = {.size = sizeof(shoal_speech_options),
+                                          .exact = 1};
+    shoal_speech_destroy(o->speech);
     assert_int_equal(shoal_speech_open(o->context, o->path, &options, &o->speech),
                      SHOAL_OK);
 }
@@ -124,7 +128,7 @@ static void check_numbers(const small_whisper *model) {
     exact_whisper definition = exact_of(file);
     float *features = features_of(&o, 3, 20 * SECOND), *encoded = encode(&o, features);
     double *inputs = doubles_of(features, 80 * 3000);
-    const int64_t count = POSITIONS * (int64_t)shoal_speech_describe(o.speech).width;
+    const int64_t count = POSITIONS * (int64_t)shoal_speech_describe(o.speech)->width;
     double *exact = malloc((size_t)count * sizeof *exact);
     assert_true(exact_whisper_encode(&definition, inputs, exact));
     assert_true(relative_difference(encoded, exact, count) < 1e-5);

@@ -45,7 +45,9 @@ enum { WORDS = 5 };
 /* Words that begin alike, two that sound alike, one with two pronunciations. */
 static void make_lexicon(toy *t) {
     static const char *const options_names[] = {"X", "Y", "Z"};
-    shoal_lexicon_options options = {.phones = options_names, .phone_count = 3};
+    shoal_lexicon_options options = {.size = sizeof(shoal_lexicon_options),
+                                     .phones = options_names,
+                                     .phone_count = 3};
     char text[ROOM] = "", line[64];
     char first[8], second[24];
     snprintf(first, sizeof first, "%s", phone_names[below(3)]);
@@ -121,7 +123,7 @@ static void make_toy(toy *t, int number) {
                                                0, &t->decoder),
                      SHOAL_OK);
     t->steps = 1 + below(MOST_STEPS);
-    const int64_t outputs = shoal_word_decoder_describe(t->decoder).outputs;
+    const int64_t outputs = shoal_word_decoder_describe(t->decoder)->outputs;
     for (int64_t i = 0; i < t->steps * outputs; i++)
         t->outputs[i] = (float)(6 * uniform() - 3);
     t->settings = (shoal_word_settings){.beam = INFINITY,
@@ -132,8 +134,8 @@ static void make_toy(toy *t, int number) {
 
 static void free_toy(toy *t) {
     shoal_word_decoder_destroy(t->decoder);
-    shoal_ngram_close(t->ngram);
-    shoal_lexicon_close(t->lexicon);
+    shoal_ngram_destroy(t->ngram);
+    shoal_lexicon_destroy(t->lexicon);
 }
 
 /* ---- Everything -------------------------------------------------------------------- */
@@ -254,7 +256,7 @@ static void enumerate(everything *e, bool silent) {
 }
 
 static void search_everything(const toy *t, everything *e) {
-    const int outputs = (int)shoal_word_decoder_describe(t->decoder).outputs;
+    const int outputs = (int)shoal_word_decoder_describe(t->decoder)->outputs;
     *e = (everything){.t = t,
                       .best = -INFINITY,
                       .second = -INFINITY,
@@ -355,7 +357,7 @@ static void long_sequences(void **state) {
     toy t;
     shoal_spoken spoken;
     make_toy(&t, 2); /* one output for each phone */
-    const int64_t outputs = shoal_word_decoder_describe(t.decoder).outputs;
+    const int64_t outputs = shoal_word_decoder_describe(t.decoder)->outputs;
     const int64_t offsets[] = {0, STEPS};
     float *values = malloc(sizeof *values * (size_t)(STEPS * outputs));
     assert_non_null(values);
@@ -452,9 +454,9 @@ static void refusals(void **state) {
     assert_int_equal(shoal_word_decoder_create(context, t.lexicon, other,
                                                SHOAL_TOPOLOGY_ONE, 1e-6, &decoder),
                      SHOAL_OK);
-    assert_int_equal(shoal_word_decoder_describe(decoder).words, WORDS);
+    assert_int_equal(shoal_word_decoder_describe(decoder)->words, WORDS);
     shoal_word_decoder_destroy(decoder);
-    shoal_ngram_close(other);
+    shoal_ngram_destroy(other);
     free_toy(&t);
 }
 
@@ -502,13 +504,13 @@ static void english_words(void **state) {
         shoal_word_decoder_create(context, lexicon, ngram, SHOAL_TOPOLOGY_CHAIN, 0,
                                   &decoder) != SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
-    const shoal_word_decoder_info info = shoal_word_decoder_describe(decoder);
+    const shoal_word_decoder_info info = *shoal_word_decoder_describe(decoder);
     assert_int_equal(info.outputs, OUTPUTS);
     assert_true(info.words > 70000 && info.left_out > 50000);
     drawn = 5;
     const int64_t offsets[] = {0, speak(lexicon, said, COUNT, OUTPUTS, values)};
     const shoal_word_settings settings =
-        shoal_word_settings_default(SHOAL_TOPOLOGY_CHAIN);
+        shoal_word_settings_defaults(SHOAL_TOPOLOGY_CHAIN);
     assert_int_equal(shoal_word_decoder_run(decoder, &settings, 1, offsets, values,
                                             &spoken),
                      SHOAL_OK);
@@ -517,8 +519,8 @@ static void english_words(void **state) {
     for (int i = 0; i < COUNT; i++)
         assert_string_equal(spoken.strings[0].words[i].text, said[i]);
     shoal_word_decoder_destroy(decoder);
-    shoal_ngram_close(ngram);
-    shoal_lexicon_close(lexicon);
+    shoal_ngram_destroy(ngram);
+    shoal_lexicon_destroy(lexicon);
 }
 
 int main(void) {

@@ -14,7 +14,7 @@ enum { ROWS = 64 };
 
 /* Values that are nobody's default. */
 static shoal_copy_config some_config(shoal_context *context, const char *kind) {
-    shoal_copy_config config = shoal_copy_defaults();
+    shoal_copy_config config = shoal_copy_config_defaults();
     say(context, &config, "attention", kind);
     config.train.batch = 3;
     config.train.model.dropout = 0.1f;
@@ -80,7 +80,7 @@ static void copy_is_as_described(void **state) {
         for (int64_t length = 1; length <= 31; length += length < 4 ? 1 : 9) {
             int64_t first_copy = 0, masked = 0;
             config.length = length;
-            config.loss = all ? SHOAL_COPY_ALL : SHOAL_COPY_MASKED;
+            config.loss = all ? SHOAL_COPY_LOSS_ALL : SHOAL_COPY_LOSS_MASKED;
             config.train.batch = 8;
             const int64_t rows = 2 * length + 2;
             const copy_batch *batch = make(&memory, &config, SHOAL_PART_TRAIN, 3);
@@ -135,7 +135,7 @@ static void batches_are_functions_of_their_number(void **state) {
 static void fields_are_read_and_written(void **state) {
     shoal_context *context = test_context(NULL, 1);
     const shoal_copy_config config = some_config(context, "i-clustered-7:topk=5,seed=3");
-    shoal_copy_config copy = shoal_copy_defaults();
+    shoal_copy_config copy = shoal_copy_config_defaults();
     const shoal_field *field;
     int fields = 0;
     for (; (field = shoal_task_field(&sh_copy_task, fields)); fields++) {
@@ -187,8 +187,8 @@ static void every_task_has_its_fields(void **state) {
         const shoal_field *field;
         char config[4096], value[SHOAL_VALUE_SIZE], json[8192];
         assert_true(task->config_size <= sizeof config);
-        assert_int_equal(shoal_config_defaults(context, task, "default", config,
-                                               sizeof config),
+        assert_int_equal(shoal_config_init(context, task, "default", config,
+                                           sizeof config),
                          SHOAL_OK);
         for (int i = 0; (field = shoal_task_field(task, i)); i++) {
             assert_ptr_equal(shoal_task_field_find(task, field->name), field);
@@ -197,8 +197,7 @@ static void every_task_has_its_fields(void **state) {
                              SHOAL_OK);
         }
         assert_true(shoal_config_json(task, config, json, sizeof json) < sizeof json);
-        assert_int_equal(shoal_config_defaults(context, task, "fly", config,
-                                               sizeof config),
+        assert_int_equal(shoal_config_init(context, task, "fly", config, sizeof config),
                          SHOAL_INVALID);
     }
     assert_null(shoal_task_find("fly"));
@@ -253,7 +252,7 @@ static void the_state_comes_back(void **state) {
     const shoal_copy_config config = small_config(context, "full");
     shoal_trainer *at = trainer_of(context, &config),
                   *fresh = trainer_of(context, &config);
-    shoal_copy_config read = shoal_copy_defaults();
+    shoal_copy_config read = shoal_copy_config_defaults();
     char path[256];
     temporary_path(path);
     at->state = (shoal_train_state){.step = 2,
@@ -340,7 +339,7 @@ static void resume_as(shoal_context *context, const char *kind, const char *key,
     assert_int_equal(shoal_checkpoint_save(path, at->model, at->optimizer, &at->schedule,
                                            notes, kept),
                      SHOAL_OK);
-    shoal_checkpoint_close(file);
+    shoal_checkpoint_destroy(file);
     assert_int_equal(shoal_trainer_resume(at, path), wanted);
     if (wanted != SHOAL_OK && !strstr(shoal_context_message(context), reason))
         fail_msg("\"%s\" does not say \"%s\"", shoal_context_message(context), reason);

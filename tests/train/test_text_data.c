@@ -24,7 +24,7 @@ static int open_all(void **state) {
 }
 
 static int close_all(void **state) {
-    shoal_tokenizer_close(tokenizer);
+    shoal_tokenizer_destroy(tokenizer);
     shoal_context_destroy(context);
     return 0;
 }

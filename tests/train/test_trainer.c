@@ -298,7 +298,8 @@ static shoal_train_score score_by_hand(shoal_trainer *at) {
     const int32_t *targets = batch->targets;
     const int64_t rows = batch->offsets[config->train.batch];
     const int64_t outputs = config->train.model.outputs;
-    const shoal_model_inputs inputs = {.batch = config->train.batch,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = config->train.batch,
                                        .offsets = batch->offsets,
                                        .tokens = batch->tokens};
     shoal_train_score score = {0};

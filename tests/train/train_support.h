@@ -19,7 +19,7 @@ static inline shoal_copy_config small_config(shoal_context *context, const char 
          {"steps", "12"},           {"validate_every", "3"}, {"validate_batches", "2"},
          {"dropout", "0.1"},        {"average", "0.9"},      {"warmup", "4"},
          {"plateau_patience", "1"}, {"seed", "5"},           {"learning_rate", "0.01"}};
-    shoal_copy_config config = shoal_copy_defaults();
+    shoal_copy_config config = shoal_copy_config_defaults();
     for (int64_t i = 0; i < COUNT_OF(settings); i++)
         say(context, &config, settings[i][0], settings[i][1]);
     say(context, &config, "attention", kind);

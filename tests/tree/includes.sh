@@ -8,14 +8,16 @@
 shopt -s nullglob
 may_use_header() { # the public headers that a file of room $1 may include
     case $1 in
-    shoal.h | base | kernels | cluster | attention) echo shoal.h ;;
-    shoal_models.h | models/*) echo shoal.h shoal_models.h ;;
-    exact) echo shoal.h shoal_models.h ;;
-    shoal_mpi.h | mpi) echo shoal.h shoal_mpi.h ;;
+    shoal.h | base | kernels | cluster) echo shoal.h ;;
+    shoal_transport.h | shoal_inspect.h) echo shoal.h ;;
+    attention) echo shoal.h shoal_transport.h shoal_inspect.h ;;
+    shoal_models.h | models/*) echo shoal.h shoal_transport.h shoal_models.h ;;
+    exact) echo shoal.h shoal_inspect.h shoal_models.h ;;
+    shoal_mpi.h | mpi) echo shoal.h shoal_transport.h shoal_mpi.h ;;
     shoal_speech.h | speech/*) echo shoal.h shoal_models.h shoal_speech.h ;;
     shoal_train.h | train | train/tasks)
-        echo shoal.h shoal_models.h shoal_speech.h shoal_train.h ;;
-    *) echo shoal.h shoal_models.h shoal_speech.h shoal_train.h shoal_mpi.h ;;
+        echo shoal.h shoal_transport.h shoal_models.h shoal_speech.h shoal_train.h ;;
+    *) echo shoal{,_transport,_inspect,_models,_speech,_train,_mpi}.h ;;
     esac
 }
 

@@ -26,8 +26,12 @@ static void stop(const char *what, const shoal_context *context) {
 }
 
 static void run(shoal_context *context, shoal_plan *plan, int shared, int backward) {
-    const shoal_inputs inputs = {.q = q, .k = shared ? NULL : k, .v = v};
-    const shoal_gradients gradients = {.out = out,
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                 .q = q,
+                                 .k = shared ? NULL : k,
+                                 .v = v};
+    const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                       .out = out,
                                        .dout = dout,
                                        .dq = dq,
                                        .dk = dk,
@@ -79,8 +83,9 @@ static const struct {
 };
 
 int main(void) {
-    const shoal_options options = {.threads = 1};
-    const shoal_problem problem = {.batch = 1,
+    const shoal_options options = {.size = sizeof(shoal_options), .threads = 1};
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
                                    .heads = HEADS,
                                    .queries = LENGTH,
                                    .keys = LENGTH,

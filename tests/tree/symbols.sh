@@ -22,8 +22,8 @@ used() { # what the given ones take from elsewhere
     nm -D --undefined-only "$@" | awk 'NF == 2 { print $2 }' | sed 's/@.*//' | sort -u
 }
 
-off_header() { # HEADER LIBRARY: where they differ
-    diff <(declared "$cc" "$1") <(names "$2" | grep '^shoal_')
+off_header() { # HEADER LIBRARY HEADER...: where they differ
+    diff <(declared "$cc" "$1" "${@:3}") <(names "$2" | grep '^shoal_')
 }
 
 misversioned() { # LIBRARY: names under another version than their prefix has
@@ -127,8 +127,10 @@ for name in shoal-train shoal-speech shoal-models shoal; do
     library=$build/lib$name.so
     [ -e "$library" ] || { skip "lib$name" "it is not built"; continue; }
     report "lib$name.a: prefixes" "$(foreign "$build/lib$name.a")"
+    more=()
+    [ $name != shoal ] || more=("$include"/shoal_{transport,inspect}.h)
     report "lib$name exports its header" \
-        "$(off_header "$include/${name/-/_}.h" "$library")"
+        "$(off_header "$include/${name/-/_}.h" "$library" "${more[@]}")"
     report "lib$name: versions" "$(misversioned "$library")"
     if [ ${#above[@]} = 0 ] && [ $name != shoal-train ]; then
         skip "lib$name: internals" "what would use them is not built"

@@ -31,7 +31,7 @@ static void make_sequence(uint64_t key, int64_t length, int32_t loss, int64_t fi
     int64_t wanted = (2 * length * 2 + 5) / 10;
     wanted = wanted > 0 ? wanted : 1;
     tokens[0] = tokens[length + 1] = 0;
-    targets[0] = targets[length + 1] = loss == SHOAL_COPY_ALL ? 0 : SHOAL_IGNORED;
+    targets[0] = targets[length + 1] = loss == SHOAL_COPY_LOSS_ALL ? 0 : SHOAL_IGNORED;
     answers[0] = answers[length + 1] = SHOAL_IGNORED;
     for (int64_t i = 0; i < length; i++) {
         const uint64_t draw = 3 * (uint64_t)i;
@@ -46,7 +46,8 @@ static void make_sequence(uint64_t key, int64_t length, int32_t loss, int64_t fi
             const bool hidden = masked && which == copy;
             tokens[place] = hidden ? MASK : symbol;
             answers[place] = hidden ? symbol : SHOAL_IGNORED;
-            targets[place] = hidden || loss == SHOAL_COPY_ALL ? symbol : SHOAL_IGNORED;
+            targets[place] = hidden || loss == SHOAL_COPY_LOSS_ALL ? symbol
+                                                                   : SHOAL_IGNORED;
         }
     }
 }
@@ -94,13 +95,13 @@ void sh_copy_make(const shoal_copy_config *config, shoal_part part, int64_t numb
 static const char *const losses[] = {"masked", "all", NULL};
 
 static const shoal_field fields[] = {{.name = "length",
-                                      .type = SHOAL_FIELD_INTEGER,
+                                      .type = SHOAL_FIELD_TYPE_INTEGER,
                                       .offset = offsetof(shoal_copy_config, length),
                                       .min = 1,
                                       .max = 1 << 24,
                                       .about = "symbols of w in 0w0w"},
                                      {.name = "loss",
-                                      .type = SHOAL_FIELD_CHOICE,
+                                      .type = SHOAL_FIELD_TYPE_CHOICE,
                                       .offset = offsetof(shoal_copy_config, loss),
                                       .choices = losses,
                                       .about = "over masked positions, or over all"},
@@ -162,9 +163,10 @@ static shoal_status make_batch(void *place, shoal_part part, int64_t number,
     int64_t first, own;
     shoal_share_split(share, config->train.batch, &first, &own);
     sh_copy_make(config, part, number, first, own, batch);
-    data->some = config->loss != SHOAL_COPY_ALL &&
+    data->some = config->loss != SHOAL_COPY_LOSS_ALL &&
                  !(part == SHOAL_PART_TRAIN && config->train.model.dropout > 0);
-    *inputs = (shoal_model_inputs){.batch = own,
+    *inputs = (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                   .batch = own,
                                    .offsets = batch->offsets,
                                    .tokens = batch->tokens,
                                    .wanted = data->some ? batch->masked : NULL,
@@ -180,7 +182,7 @@ static shoal_status step(void *place, const float *out, float *gradient,
                          shoal_train_counts *counts) {
     copy_data *data = place;
     const copy_batch *batch = &data->batch;
-    const bool all = data->config->loss == SHOAL_COPY_ALL;
+    const bool all = data->config->loss == SHOAL_COPY_LOSS_ALL;
     const int64_t rows = data->some ? batch->masked_count : batch->offsets[batch->count];
     const int32_t *targets = data->some ? batch->masked_answers : batch->targets;
     const int64_t outputs = data->config->train.model.outputs;

@@ -16,20 +16,20 @@
 
 #define DATA_FIELD(config)                                                               \
     {                                                                                    \
-        .name = "data", .type = SHOAL_FIELD_TEXT,                                        \
+        .name = "data", .type = SHOAL_FIELD_TYPE_TEXT,                                   \
         .offset = offsetof(config, train.data),                                          \
         .about = "fingerprint of the data, found when it is opened"                      \
     }
 #define LENGTH_FIELD(config)                                                             \
     {                                                                                    \
-        .name = "max_length", .type = SHOAL_FIELD_INTEGER,                               \
+        .name = "max_length", .type = SHOAL_FIELD_TYPE_INTEGER,                          \
         .offset = offsetof(config, max_length), .min = 8, .max = 1 << 20,                \
         .about = "tokens of a sequence at most"                                          \
     }
 
 static const shoal_field glue_fields[] = {DATA_FIELD(shoal_glue_config),
                                           {.name = "dataset",
-                                           .type = SHOAL_FIELD_TEXT,
+                                           .type = SHOAL_FIELD_TYPE_TEXT,
                                            .offset = offsetof(shoal_glue_config, dataset),
                                            .about = "task of GLUE"},
                                           LENGTH_FIELD(shoal_glue_config),
@@ -39,13 +39,13 @@ static const shoal_field squad_fields[] =
     {DATA_FIELD(shoal_squad_config),
      LENGTH_FIELD(shoal_squad_config),
      {.name = "stride",
-      .type = SHOAL_FIELD_INTEGER,
+      .type = SHOAL_FIELD_TYPE_INTEGER,
       .offset = offsetof(shoal_squad_config, stride),
       .min = 1,
       .max = 1 << 20,
       .about = "tokens of the context from one window to the next"},
      {.name = "max_answer",
-      .type = SHOAL_FIELD_INTEGER,
+      .type = SHOAL_FIELD_TYPE_INTEGER,
       .offset = offsetof(shoal_squad_config, max_answer),
       .min = 1,
       .max = 1 << 20,
@@ -56,8 +56,8 @@ static const shoal_field squad_fields[] =
 static int defaults(void *user, const char *preset, void *whole) {
     shoal_train_config *train = whole;
     const bool squad = user != NULL;
-    train->model = (shoal_model_config){0};
-    train->optimizer.kind = SHOAL_ADAM;
+    train->model = (shoal_model_config){.size = sizeof(shoal_model_config)};
+    train->optimizer.kind = SHOAL_OPTIMIZER_KIND_ADAM;
     train->learning_rate = 1e-4f;
     train->clip = 1;
     train->plateau_patience = 0;
@@ -128,7 +128,7 @@ static shoal_status open_model(text_data *data) {
                        "their own",
                        kind);
     model->outputs = data->glue ? data->glue->classes : 2;
-    model->pooling = data->glue ? SHOAL_FIRST_ROW : SHOAL_EVERY_ROW;
+    model->pooling = data->glue ? SHOAL_POOLING_FIRST : SHOAL_POOLING_NONE;
     TRY(shoal_text_model_config(context, folder, model));
     if (data->settings.max_length > model->max_length)
         return sh_fail(context, SHOAL_INVALID,
@@ -239,7 +239,7 @@ static void close_text(void *place) {
     text_data *data = place;
     if (!data)
         return;
-    shoal_tokenizer_close(data->tokenizer);
+    shoal_tokenizer_destroy(data->tokenizer);
     sh_text_set_free(&data->train);
     sh_squad_free(&data->answers);
     sh_text_dev_free(&data->dev);
@@ -337,7 +337,7 @@ static shoal_status score_text(void *place, shoal_train_score *score) {
 static void describe_head(const text_data *data, json_t *root) {
     static const char *const labels[] = {"id2label", "label2id", "problem_type",
                                          "num_labels", "_num_labels"};
-    const bool bert = data->config->model.form == SHOAL_BERT;
+    const bool bert = data->config->model.form == SHOAL_FORM_BERT;
     const int classes = data->glue ? data->glue->classes : 2;
     char name[64];
     snprintf(name, sizeof name, "%sFor%s", bert ? "Bert" : "Roberta",

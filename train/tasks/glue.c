@@ -48,16 +48,18 @@ const glue_task *sh_glue_find(const char *name) {
     return NULL;
 }
 
-int shoal_glue_describe(int index, shoal_glue_info *info) {
-    if (index < 0 || index >= TASKS)
-        return 0;
-    const glue_task *task = &tasks[index];
-    *info = (shoal_glue_info){task->name, sh_text_metric_names[task->first],
-                              task->second == METRIC_NONE
-                                  ? NULL
-                                  : sh_text_metric_names[task->second],
-                              task->classes};
-    return 1;
+const shoal_glue_info *shoal_glue_describe(int index) {
+    /* In the order of `tasks`. */
+    static const shoal_glue_info infos[TASKS] = {{"CoLA", "matthews", "accuracy", 2},
+                                                 {"SST-2", "accuracy", NULL, 2},
+                                                 {"MRPC", "accuracy", "f1", 2},
+                                                 {"STS-B", "pearson", "spearman", 1},
+                                                 {"QQP", "accuracy", "f1", 2},
+                                                 {"MNLI", "accuracy", NULL, 3},
+                                                 {"QNLI", "accuracy", NULL, 2},
+                                                 {"RTE", "accuracy", NULL, 2},
+                                                 {"WNLI", "accuracy", NULL, 2}};
+    return index >= 0 && index < TASKS ? &infos[index] : NULL;
 }
 
 /* ---- Rows ------------------------------------------------------------------------- */
@@ -147,10 +149,11 @@ static shoal_status take_line(tsv_file *f, char *line, text_set *set) {
     }
     if (!take_label(f, f->fields[f->places[2]], &label))
         return SHOAL_OK;
-    const shoal_text text = {.text = f->fields[f->places[0]],
-                             .size = -1,
+    const shoal_text text = {.size = sizeof(shoal_text),
+                             .text = f->fields[f->places[0]],
+                             .bytes = SHOAL_TERMINATED,
                              .pair = task->columns[1] ? f->fields[f->places[1]] : NULL,
-                             .pair_size = -1,
+                             .pair_bytes = SHOAL_TERMINATED,
                              .most = reader->max_length};
     const shoal_status status = shoal_tokenizer_encode(reader->tokenizer, &text, &tokens);
     if (status == SHOAL_OK)

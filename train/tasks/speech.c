@@ -15,7 +15,8 @@ static const char *const units[] = {"words", "characters", "subwords", "auto", N
 static const char *const normalisations[] = {"speaker", "utterance", "none", NULL};
 static const char *const truths[] = {"false", "true", NULL};
 
-static int speeds_are_valid(const char *text) {
+static int speeds_are_valid(void *user, const char *text) {
+    (void)user;
     double speed[MOST_SPEEDS];
     int plain;
     return sh_speech_speeds(text, speed, &plain) > 0;
@@ -24,30 +25,30 @@ static int speeds_are_valid(const char *text) {
 #define PLACE(member) .offset = offsetof(shoal_speech_train_config, member)
 #define INTEGER(field, low, high, text)                                                  \
     {                                                                                    \
-        .name = #field, .type = SHOAL_FIELD_INTEGER, PLACE(field), .min = low,           \
+        .name = #field, .type = SHOAL_FIELD_TYPE_INTEGER, PLACE(field), .min = low,      \
         .max = high, .about = text                                                       \
     }
 #define REAL(field, low, high, text)                                                     \
     {                                                                                    \
-        .name = #field, .type = SHOAL_FIELD_REAL, PLACE(field), .min = low, .max = high, \
-        .about = text                                                                    \
+        .name = #field, .type = SHOAL_FIELD_TYPE_REAL, PLACE(field), .min = low,         \
+        .max = high, .about = text                                                       \
     }
 #define CHOICE(field, words, text)                                                       \
     {                                                                                    \
-        .name = #field, .type = SHOAL_FIELD_CHOICE, PLACE(field), .choices = words,      \
+        .name = #field, .type = SHOAL_FIELD_TYPE_CHOICE, PLACE(field), .choices = words, \
         .about = text                                                                    \
     }
 
 static const shoal_field fields[] =
     {CHOICE(loss, losses, "connectionist, or lattice-free MMI"),
      {.name = "labels",
-      .type = SHOAL_FIELD_TEXT,
+      .type = SHOAL_FIELD_TYPE_TEXT,
       PLACE(labels),
       .about = "file of transcripts in the data folders"},
      CHOICE(units, units, "of the transcripts; auto: characters of text, else words"),
      INTEGER(pieces, 2, 1 << 20, "subwords: how many at most, letters included"),
      {.name = "data",
-      .type = SHOAL_FIELD_TEXT,
+      .type = SHOAL_FIELD_TYPE_TEXT,
       PLACE(train.data),
       .about = "fingerprint of the data, found when it is opened"},
      INTEGER(bands, 1, 200, "of the filter banks"),
@@ -64,7 +65,7 @@ static const shoal_field fields[] =
      REAL(output_l2, 0, 10, "lf-mmi: pull of outputs to 0"),
      REAL(output_range, 0, 10, "lf-mmi: pull of large outputs"),
      {.name = "speeds",
-      .type = SHOAL_FIELD_TEXT,
+      .type = SHOAL_FIELD_TYPE_TEXT,
       PLACE(speeds),
       .valid = speeds_are_valid,
       .rule = "up to 8 numbers from 0.5 to 2 with commas between, one of them 1",
@@ -84,9 +85,9 @@ static void paper_defaults(shoal_speech_train_config *config) {
     shoal_train_config *train = &config->train;
     train->model.layers = 9;
     train->model.convolutions = 0;
-    train->model.activation = SHOAL_GELU;
+    train->model.activation = SHOAL_ACTIVATION_GELU;
     train->model.dropout = 0;
-    train->optimizer = shoal_optimizer_defaults();
+    train->optimizer = shoal_optimizer_config_defaults();
     train->learning_rate = 1e-4f;
     train->warmup = 0;
     train->plateau_patience = 5;
@@ -102,7 +103,7 @@ static void paper_defaults(shoal_speech_train_config *config) {
 /* What was seen to learn from a flat start (docs/notebook/SPEECH.md): an output every 30
    ms; or as in the paper, at every third frame of a full-rate encoder. */
 static void lfmmi_defaults(shoal_speech_train_config *config, bool paper) {
-    config->loss = SHOAL_SPEECH_LFMMI;
+    config->loss = SHOAL_RECOGNISER_LOSS_LFMMI;
     config->train.clip = 1;
     if (paper) {
         config->bands = 80;
@@ -123,10 +124,10 @@ static int defaults(void *user, const char *preset, void *whole) {
     shoal_speech_train_config *config = whole;
     (void)user;
     shoal_train_config train = config->train;
-    train.model.activation = SHOAL_RELU;
+    train.model.activation = SHOAL_ACTIVATION_RELU;
     train.model.convolutions = 4;
     train.model.dropout = 0.1f;
-    train.optimizer.kind = SHOAL_ADAM;
+    train.optimizer.kind = SHOAL_OPTIMIZER_KIND_ADAM;
     train.optimizer.beta2 = 0.98f;
     train.learning_rate = 1.5e-3f;
     train.warmup = 150;
@@ -218,7 +219,7 @@ static shoal_status open_words(const shoal_task_opening *opening,
    dev part has for the first time; another file has units already. */
 static void choose_units(shoal_speech_train_config *config) {
     if (config->units == SHOAL_UNITS_AUTO)
-        config->units = config->loss == SHOAL_SPEECH_CTC &&
+        config->units = config->loss == SHOAL_RECOGNISER_LOSS_CTC &&
                                 strcmp(config->labels, "text") == 0
                             ? SHOAL_UNITS_CHARACTERS
                             : SHOAL_UNITS_WORDS;
@@ -234,7 +235,7 @@ static shoal_status open_parts(const shoal_task_opening *opening,
                        "speech needs a data folder with the parts train and dev: shoal "
                        "train speech DATA");
     choose_units(config);
-    if (config->loss == SHOAL_SPEECH_LFMMI)
+    if (config->loss == SHOAL_RECOGNISER_LOSS_LFMMI)
         return open_words(opening, config, data, train, dev);
     TRY(sh_speech_check_units(opening, train, dev, config));
     TRY(sh_speech_open(opening, train, config, true, NULL, 0, &data->train));
@@ -251,7 +252,7 @@ static void set_sizes(shoal_speech_train_config *config, speech_data *data,
                                                         100 * LEAST_SECONDS)};
     shoal_model_config *model = &config->train.model;
     model->features = shoal_features_width(&data->train.features);
-    model->outputs = data->lfmmi ? shoal_lfmmi_describe(data->lfmmi).outputs
+    model->outputs = data->lfmmi ? shoal_lfmmi_describe(data->lfmmi)->outputs
                                  : data->train.info.units + 1;
     model->max_length = 0;
     for (int i = 0; i < 3; i++)
@@ -346,7 +347,7 @@ static void close_speech(void *place) {
     sh_speech_batch_free(&data->batch);
     sh_speech_scorer_free(&data->scorer);
     shoal_lfmmi_destroy(data->lfmmi);
-    shoal_lexicon_close(data->lexicon);
+    shoal_lexicon_destroy(data->lexicon);
     sh_pool_free(&(pool){data->memory.context, data->memory.last});
 }
 
@@ -366,7 +367,7 @@ shoal_status shoal_speech_check(shoal_context *context,
     shoal_status status = sh_speech_open(&opening, train, &own, false, NULL, 0, &first);
     own.rate = first.info.rate;
     if (status == SHOAL_OK)
-        status = config->loss == SHOAL_SPEECH_CTC
+        status = config->loss == SHOAL_RECOGNISER_LOSS_CTC
                      ? sh_speech_open_alike(&opening, path, &own, &first, &set)
                      : sh_speech_open(&opening, path, &own, false, NULL, 0, &set);
     sh_speech_close(&first);
@@ -413,8 +414,8 @@ static shoal_status make_room(speech_scorer *s, const speech_batch *batch,
 shoal_status sh_speech_score(speech_scorer *s, const speech_batch *batch, int64_t classes,
                              const float *logits, float *gradient, speech_result *result,
                              shoal_edits *each) {
-    const shoal_ctc_batch labels = {batch->count, batch->offsets, batch->labels,
-                                    batch->label_offsets};
+    const shoal_ctc_batch labels = {sizeof labels, batch->count, batch->offsets,
+                                    batch->labels, batch->label_offsets};
     const int64_t all = batch->label_offsets[batch->count];
     shoal_context *context = s->memory.context;
     shoal_ctc_result loss;

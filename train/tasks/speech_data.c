@@ -31,7 +31,7 @@ typedef struct {
 static int show_progress(void *user, int64_t done, int64_t all) {
     const reading *at = user;
     const shoal_train_callbacks *callbacks = at->opening->callbacks;
-    const shoal_train_progress progress = {.event = SHOAL_AT_DATA,
+    const shoal_train_progress progress = {.event = SHOAL_TRAIN_EVENT_DATA,
                                            .what = at->folder,
                                            .done = done,
                                            .all = all};
@@ -82,8 +82,9 @@ static shoal_status open_speed(reading *at, const shoal_speech_train_config *con
     const shoal_train_callbacks *callbacks = at->opening->callbacks;
     char cache[SH_PATH], message[sizeof context->message];
     TRY(sh_speech_cache(context, config->cache, cache));
-    const shoal_corpus_options options = {.labels = config->labels,
-                                          .characters = config->units,
+    const shoal_corpus_options options = {.size = sizeof(shoal_corpus_options),
+                                          .labels = config->labels,
+                                          .unit_type = config->units,
                                           .pieces = config->pieces,
                                           .skip_bad = config->skip_bad,
                                           .normalise = config->normalise,
@@ -102,7 +103,7 @@ static shoal_status open_speed(reading *at, const shoal_speech_train_config *con
         shoal_corpus_open(context, at->folder, &options, &set->corpora[speed]);
     if (callbacks->progress)
         callbacks->progress(callbacks->user,
-                            &(shoal_train_progress){.event = SHOAL_AT_END});
+                            &(shoal_train_progress){.event = SHOAL_TRAIN_EVENT_END});
     if (status == SHOAL_OK || status == SHOAL_NO_MEMORY)
         return status;
     if (sh_cancelled(callbacks)) {
@@ -163,7 +164,7 @@ shoal_status sh_speech_open(const shoal_task_opening *opening, const char *folde
             if (status != SHOAL_OK)
                 return status == SHOAL_NO_MEMORY ? status : SHOAL_BAD_FILE;
         }
-    set->info = shoal_corpus_describe(set->corpora[set->plain]);
+    set->info = *shoal_corpus_describe(set->corpora[set->plain]);
     tell_about(&at, set);
     const int64_t count = set->info.utterances;
     set->members = sh_pool_take(&set->memory, count, sizeof *set->members);
@@ -200,15 +201,16 @@ shoal_status sh_speech_check_units(const shoal_task_opening *opening, const char
     reading at = {.opening = opening, .folder = dev, .quiet = config->skip_bad != 0};
     pool memory = {.context = context};
     shoal_corpus *first, *second = NULL;
-    shoal_corpus_options options = {.labels = config->labels,
-                                    .characters = config->units,
+    shoal_corpus_options options = {.size = sizeof(shoal_corpus_options),
+                                    .labels = config->labels,
+                                    .unit_type = config->units,
                                     .pieces = config->pieces,
                                     .skip_bad = 1,
                                     .cache = "",
                                     .labels_only = 1};
     if (shoal_corpus_open(context, train, &options, &first) != SHOAL_OK)
         return SHOAL_OK; /* opening it says why */
-    options.unit_count = shoal_corpus_describe(first).units;
+    options.unit_count = shoal_corpus_describe(first)->units;
     const char **units = sh_pool_take(&memory, options.unit_count + 1, sizeof *units);
     for (int64_t i = 0; units && i < options.unit_count; i++)
         units[i] = shoal_corpus_unit(first, i + 1);
@@ -226,15 +228,15 @@ shoal_status sh_speech_check_units(const shoal_task_opening *opening, const char
                          "choose others, and --skip-bad leaves such utterances out",
                          message, names[config->units], config->labels);
     }
-    shoal_corpus_close(first);
-    shoal_corpus_close(second);
+    shoal_corpus_destroy(first);
+    shoal_corpus_destroy(second);
     sh_pool_free(&memory);
     return status == SHOAL_INVALID ? SHOAL_BAD_FILE : status;
 }
 
 void sh_speech_close(speech_set *set) {
     for (int i = 0; i < set->speeds; i++)
-        shoal_corpus_close(set->corpora[i]);
+        shoal_corpus_destroy(set->corpora[i]);
     sh_pool_free(&set->memory);
     *set = (speech_set){0};
 }
@@ -536,7 +538,8 @@ shoal_status sh_speech_fill(const speech_set *set, shoal_context *context, int64
 }
 
 shoal_model_inputs sh_speech_inputs(const speech_batch *batch) {
-    return (shoal_model_inputs){.batch = batch->count,
+    return (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                .batch = batch->count,
                                 .offsets = batch->offsets,
                                 .features = batch->features,
                                 .first_row = batch->first_row,

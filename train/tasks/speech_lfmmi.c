@@ -25,7 +25,9 @@ shoal_status sh_lexicon_open(shoal_context *context, const char *files,
             paths[count] = one;
         count++;
     }
-    const shoal_lexicon_options options = {.phones = phones, .phone_count = phone_count};
+    const shoal_lexicon_options options = {.size = sizeof(shoal_lexicon_options),
+                                           .phones = phones,
+                                           .phone_count = phone_count};
     const shoal_status status =
         count == 0 || count > MOST_FILES
             ? sh_fail(context, SHOAL_BAD_FILE, "--lexicon has %s",
@@ -144,15 +146,15 @@ shoal_status sh_lfmmi_create(shoal_context *context,
     const int64_t count = set->info.utterances;
     char cache[SH_PATH];
     TRY(sh_speech_cache(context, config->cache, cache));
-    const shoal_lfmmi_options options =
-        {.topology = SHOAL_TOPOLOGY_CHAIN + config->topology,
-         .order = (int32_t)config->order,
-         .extra = config->extra ? config->extra : -1,
-         .whole = config->whole,
-         .leak = config->leak,
-         .l2 = config->output_l2 > 0 ? config->output_l2 : -1,
-         .range = config->output_range > 0 ? config->output_range : -1,
-         .cache = cache};
+    const shoal_lfmmi_options options = {.size = sizeof options,
+                                         .topology = config->topology,
+                                         .order = (int32_t)config->order,
+                                         .extra = config->extra,
+                                         .whole = config->whole,
+                                         .leak = config->leak,
+                                         .l2 = config->output_l2,
+                                         .range = config->output_range,
+                                         .cache = cache};
     pool memory = {.context = context};
     int64_t *offsets = sh_pool_take(&memory, count + 1, sizeof *offsets);
     int32_t *words = sh_pool_take(&memory, set->info.labels + 1, sizeof *words);
@@ -257,8 +259,8 @@ shoal_status sh_lfmmi_score(speech_scorer *scorer, const speech_batch *batch,
     if (!gradient)
         TRY(decode(scorer, batch, result, each));
     const int64_t steps = s->sequences[batch->count];
-    const shoal_lfmmi_batch utterances = {batch->parts, s->offsets, batch->part_labels,
-                                          batch->labels};
+    const shoal_lfmmi_batch utterances = {sizeof utterances, batch->parts, s->offsets,
+                                          batch->part_labels, batch->labels};
     if (scorer->lexicon)
         TRY(shoal_lfmmi_loss(scorer->lfmmi, &utterances, s->outputs,
                              steps ? 1 / (double)steps : 0, gradient ? s->outputs : NULL,

@@ -62,10 +62,11 @@ static shoal_status make_windows(const text_reader *reader,
                                  const squad_question *question, int64_t number,
                                  int64_t stride, const int64_t answer[2],
                                  text_set *windows, squad_reason *reason) {
-    const shoal_text text = {.text = question->text,
-                             .size = -1,
+    const shoal_text text = {.size = sizeof(shoal_text),
+                             .text = question->text,
+                             .bytes = SHOAL_TERMINATED,
                              .pair = question->context,
-                             .pair_size = -1};
+                             .pair_bytes = SHOAL_TERMINATED};
     shoal_tokens tokens;
     const shoal_status status = shoal_tokenizer_encode(reader->tokenizer, &text, &tokens);
     if (status == SHOAL_NO_MEMORY)

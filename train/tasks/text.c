@@ -143,7 +143,8 @@ void sh_text_batch_free(text_batch *batch) {
 }
 
 shoal_model_inputs sh_text_batch_inputs(const text_batch *batch) {
-    return (shoal_model_inputs){.batch = batch->count,
+    return (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                .batch = batch->count,
                                 .offsets = batch->offsets,
                                 .tokens = batch->ids,
                                 .types = batch->types};
