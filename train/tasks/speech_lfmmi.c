@@ -85,7 +85,7 @@ shoal_status sh_lfmmi_check_words(const shoal_task_opening *opening, const char 
                 config->skip_bad ? "" : ", or leave their utterances out by --skip-bad");
         name_missing(opening, words, lexicon);
     }
-    shoal_corpus_close(words);
+    shoal_corpus_destroy(words);
     return missing == 0 || config->skip_bad
                ? SHOAL_OK
                : sh_fail(opening->context, SHOAL_BAD_FILE,
@@ -101,7 +101,7 @@ shoal_status sh_lfmmi_open_set(const shoal_task_opening *opening, const char *fo
     *set = (speech_set){0};
     TRY(open_transcripts(opening->context, folder, config, &words));
     /* Units are given only where some are to be left out. */
-    const int64_t all = shoal_corpus_describe(words).units;
+    const int64_t all = shoal_corpus_describe(words)->units;
     const char **known = sh_pool_take(&memory, all + 1, sizeof *known);
     int64_t count = 0;
     for (int64_t i = 1; known && i <= all; i++) {
@@ -114,7 +114,7 @@ shoal_status sh_lfmmi_open_set(const shoal_task_opening *opening, const char *fo
                                                        all_speeds, some ? known : NULL,
                                                        some ? count : 0, set)
                                       : SHOAL_NO_MEMORY;
-    shoal_corpus_close(words);
+    shoal_corpus_destroy(words);
     sh_pool_free(&memory);
     TRY(status);
     set->words = sh_pool_take(&set->memory, set->info.units + 1, sizeof *set->words);
