@@ -411,7 +411,8 @@ static void run_slice(attend_job *job, const shoal_problem *part, shoal_plan *pl
                       int64_t slice) {
     const int64_t sequence = job->slices > 1 ? slice / job->problem.kv_heads : 0;
     const shoal_inputs inputs =
-        {.q = input_part(job, INPUT_Q, slice),
+        {.size = sizeof(shoal_inputs),
+         .q = input_part(job, INPUT_Q, slice),
          .k = job->shared ? NULL : input_part(job, INPUT_K, slice),
          .v = input_part(job, INPUT_V, slice),
          .query_lengths = job->query_lengths ? job->query_lengths + sequence : NULL,

@@ -201,7 +201,10 @@ static void collect_outputs(const rank_work *work, const shoal_plan *plan) {
 }
 
 void attend_over_ranks(attend_job *job) {
-    rank_work work = {.job = job, .part = part_of_rank(job, job->ranks->rank)};
+    rank_work work = {.job = job,
+                      .part = part_of_rank(job, job->ranks->rank),
+                      .inputs = shoal_inputs_defaults(),
+                      .gradients = shoal_gradients_defaults()};
     const bool backward = job->input_paths[INPUT_GRAD_OUT] != NULL;
     shoal_plan *plan;
     job->slices = 1;

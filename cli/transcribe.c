@@ -632,6 +632,7 @@ int transcribe_command(int count, char **arguments) {
     const int ended = take_options(&transcribe_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
+    job.options.size = sizeof job.options;
     job.options.beams = (int)job.beams;
     job.options.no_timestamps = job.no_timestamps;
     job.options.no_context = job.no_context;

@@ -12,8 +12,13 @@ int main(void) {
         v[i] = (float)here;
     }
     shoal_context *context;
-    const shoal_problem problem =
-        {.batch = 1, .heads = 1, .queries = N, .keys = N, .dim = D, .value_dim = D};
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
+                                   .heads = 1,
+                                   .queries = N,
+                                   .keys = N,
+                                   .dim = D,
+                                   .value_dim = D};
     const shoal_inputs inputs = {.size = sizeof(shoal_inputs), .q = q, .k = k, .v = v};
     shoal_status status = shoal_context_create(NULL, &context);
     if (status == SHOAL_OK)

@@ -17,9 +17,12 @@ typedef struct {
     int64_t length; /* of a sequence */
 } signs_config;
 
-static const shoal_field fields[] = {{"length", SHOAL_FIELD_TYPE_INTEGER,
-                                      offsetof(signs_config, length), 2, MOST_ROWS, NULL,
-                                      "tokens of a sequence", NULL, NULL},
+static const shoal_field fields[] = {{.name = "length",
+                                      .type = SHOAL_FIELD_TYPE_INTEGER,
+                                      .offset = offsetof(signs_config, length),
+                                      .min = 2,
+                                      .max = MOST_ROWS,
+                                      .about = "tokens of a sequence"},
                                      {0}};
 
 static int defaults(void *user, const char *preset, void *whole) {

@@ -21,7 +21,8 @@ typedef struct {
 
 static sequence make(int64_t length, double spread) {
     const int64_t size = HEADS * length * DIM;
-    sequence made = {.problem = {.batch = 1,
+    sequence made = {.problem = {.size = sizeof(shoal_problem),
+                                 .batch = 1,
                                  .heads = HEADS,
                                  .queries = length,
                                  .keys = length,

@@ -425,8 +425,13 @@ static shoal_status no_exchange(shoal_transport *self, const int64_t *to,
 
 static size_t workspace_over(int ranks) {
     const shoal_attention attention = parsed("i-clustered-100");
-    const shoal_problem problem =
-        {.batch = 1, .heads = 6, .queries = 256, .keys = 256, .dim = 64, .value_dim = 64};
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
+                                   .heads = 6,
+                                   .queries = 256,
+                                   .keys = 256,
+                                   .dim = 64,
+                                   .value_dim = 64};
     shoal_transport over = {.ranks = ranks,
                             .sum = no_sum,
                             .gather = gather_alike,
@@ -510,8 +515,13 @@ static void refused_rank(void *shared, shoal_transport *transport) {
     float rows[40] = {0}, out[40];
     int32_t groups[10] = {0};
     const int64_t lengths[1] = {r->what == BAD_LENGTH && one ? 11 : 10};
-    shoal_problem problem =
-        {.batch = 1, .heads = 1, .queries = 10, .keys = 10, .dim = 4, .value_dim = 4};
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = 1,
+                             .heads = 1,
+                             .queries = 10,
+                             .keys = 10,
+                             .dim = 4,
+                             .value_dim = 4};
     const char *kind = "i-clustered-3";
     shoal_context *context;
     shoal_attention attention;

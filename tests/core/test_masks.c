@@ -213,8 +213,13 @@ static void lowest_biases(void **state) {
     for (int i = 0; i < 16; i++)
         bias[i] = i < 4 ? -INFINITY : i < 8 ? -3.40282347e38f : 0;
     bias[8] = bias[9] = bias[10] = -INFINITY;
-    const shoal_problem problem =
-        {.batch = 1, .heads = 1, .queries = 4, .keys = 4, .dim = 1, .value_dim = 1};
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
+                                   .heads = 1,
+                                   .queries = 4,
+                                   .keys = 4,
+                                   .dim = 1,
+                                   .value_dim = 1};
     const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
                                  .q = q,
                                  .k = k,

@@ -3,6 +3,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "cases.h"
 #include "support.h"
 
 enum { N = 5, D = 3, ROWS = N * D };

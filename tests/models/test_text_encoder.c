@@ -331,18 +331,20 @@ static void wrong_calls(void **state) {
     shoal_text_encoder_destroy(NULL);
 }
 
+#define SIZE .size = sizeof(shoal_text_encoder_options)
+
 static void wrong_options(void **state) {
     static const struct {
         shoal_text_encoder_options options;
         const char *reason;
     } rows[] = {
-        {{.attention = "nonsense"}, "nonsense"},
-        {{.attention = "lsh-1"}, "keys of its own"},
-        {{.window = 65}, "64 positions"},
-        {{.window = 8, .stride = 9}, "stride"},
-        {{.window = 8, .long_texts = SHOAL_LONG_TEXTS_STRETCH}, "no window"},
-        {{.rows = -1}, "option"},
-        {{.pooling = 9}, "option"},
+        {{SIZE, .attention = "nonsense"}, "nonsense"},
+        {{SIZE, .attention = "lsh-1"}, "keys of its own"},
+        {{SIZE, .window = 65}, "64 positions"},
+        {{SIZE, .window = 8, .stride = 9}, "stride"},
+        {{SIZE, .window = 8, .long_texts = SHOAL_LONG_TEXTS_STRETCH}, "no window"},
+        {{SIZE, .rows = -1}, "option"},
+        {{SIZE, .pooling = 9}, "option"},
     };
     for (int64_t i = 0; i < COUNT_OF(rows); i++) {
         shoal_text_encoder *e;

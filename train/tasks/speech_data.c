@@ -143,7 +143,8 @@ shoal_status sh_speech_open(const shoal_task_opening *opening, const char *folde
                             speech_set *set) {
     reading at = {.opening = opening, .folder = folder};
     *set = (speech_set){.config = config,
-                        .features = {.bands = config->bands,
+                        .features = {.size = sizeof set->features,
+                                     .bands = config->bands,
                                      .rate = config->rate,
                                      .normalise = config->normalise,
                                      .hop = config->hop,

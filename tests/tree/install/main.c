@@ -15,8 +15,13 @@ static int attend(shoal_context *context, const char *kind) {
         k[i] = (float)(i * 53 % 103) / 50 - 1;
         v[i] = 3;
     }
-    shoal_problem problem =
-        {.batch = 1, .heads = 1, .queries = N, .keys = N, .dim = D, .value_dim = D};
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = 1,
+                             .heads = 1,
+                             .queries = N,
+                             .keys = N,
+                             .dim = D,
+                             .value_dim = D};
     shoal_inputs inputs = {.size = sizeof(shoal_inputs), .q = q, .k = k, .v = v};
     if (shoal_attend(context, kind, &problem, &inputs, out) != SHOAL_OK) {
         fprintf(stderr, "%s: %s\n", kind, shoal_context_message(context));
