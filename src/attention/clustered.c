@@ -10,12 +10,12 @@
 /* ---- Memory ----------------------------------------------------------------------- */
 
 /* Keys are cut into at most MAX_CHUNKS chunks, so that one head of one sequence keeps
-   many threads busy. */
-enum { MAX_CHUNKS = 16, MIN_CHUNK = 2048 };
+   many threads busy. They are longer where each has a list of best keys. */
+enum { MAX_CHUNKS = 16, MIN_CHUNK = 2048, MIN_CHUNK_WITH_TOP = 4096 };
 
-static int64_t chunk_length(int64_t keys) {
+static int64_t chunk_length(const shoal_plan *plan, int64_t keys) {
     int64_t even = ceil_divide(ceil_divide(keys, MAX_CHUNKS), KEY_BLOCK) * KEY_BLOCK;
-    return max(even, MIN_CHUNK);
+    return max(even, plan->kind->info.has_top_keys ? MIN_CHUNK_WITH_TOP : MIN_CHUNK);
 }
 
 /* The centroids' softmax of `heads` heads. */
@@ -90,7 +90,7 @@ static void place_slot(clustered_slot *slot, const shoal_plan *plan,
     slot->members = sh_reserve(work, C, sizeof(int32_t));
     slot->sums = sh_reserve(work, sh_mul_checked(C, D), sizeof(double));
     sh_clustered_place_parts(&slot->parts, plan, own, C,
-                             max(1, ceil_divide(S, chunk_length(S))), work);
+                             max(1, ceil_divide(S, chunk_length(plan, S))), work);
     if (own->per_query)
         slot->cancelled = sh_reserve(work, C, sizeof(atomic_int));
     if (!plan->with_backward) {
@@ -213,7 +213,7 @@ clustered_head sh_clustered_head_of(const attention_call *call, head_view view,
     head.slot = &head.work->slots[slot];
     head.keys = sh_dense_keys_of(plan, &head.view);
     head.seen = head.view.keys;
-    head.chunk_keys = chunk_length(head.view.keys);
+    head.chunk_keys = chunk_length(plan, head.view.keys);
     const clustered_state all = state_at(plan, &(block_layout){.base = call->state});
     head.state = head.slot->softmax;
     if (plan->with_backward) {
