@@ -10,12 +10,12 @@
 /* ---- Memory ----------------------------------------------------------------------- */
 
 /* Keys are cut into at most MAX_CHUNKS chunks, so that one head of one sequence keeps
-   many threads busy. */
-enum { MAX_CHUNKS = 16, MIN_CHUNK = 2048 };
+   many threads busy. They are longer where each has a list of best keys. */
+enum { MAX_CHUNKS = 16, MIN_CHUNK = 2048, MIN_CHUNK_WITH_TOP = 4096 };
 
-static int64_t chunk_length(int64_t keys) {
+static int64_t chunk_length(const shoal_plan *plan, int64_t keys) {
     int64_t even = ceil_divide(ceil_divide(keys, MAX_CHUNKS), KEY_BLOCK) * KEY_BLOCK;
-    return max(even, MIN_CHUNK);
+    return max(even, plan->kind->info.has_top_keys ? MIN_CHUNK_WITH_TOP : MIN_CHUNK);
 }
 
 /* The centroids' softmax of `heads` heads. */
@@ -90,7 +90,7 @@ static void place_slot(clustered_slot *slot, const shoal_plan *plan,
     slot->members = sh_reserve(work, C, sizeof(int32_t));
     slot->sums = sh_reserve(work, sh_mul_checked(C, D), sizeof(double));
     sh_clustered_place_parts(&slot->parts, plan, own, C,
-                             max(1, ceil_divide(S, chunk_length(S))), work);
+                             max(1, ceil_divide(S, chunk_length(plan, S))), work);
     if (own->per_query)
         slot->cancelled = sh_reserve(work, C, sizeof(atomic_int));
     if (!plan->with_backward) {
@@ -214,7 +214,7 @@ clustered_head sh_clustered_head_of(const attention_call *call, head_view view,
     head.slot = &head.work->slots[slot];
     head.keys = sh_dense_keys_of(plan, &head.view);
     head.seen = head.view.keys;
-    head.chunk_keys = chunk_length(head.view.keys);
+    head.chunk_keys = chunk_length(plan, head.view.keys);
     const clustered_state all = state_at(plan, &(block_layout){.base = call->state});
     head.state = head.slot->softmax;
     if (plan->with_backward) {
@@ -338,12 +338,22 @@ void sh_clustered_sum(clustered_head *head, team workers) {
     for_clusters(head, workers, sum_members);
 }
 
+static void centre_members(const clustered_head *head, int64_t j, clustered_thread *own) {
+    const int64_t dim = head->keys.dim;
+    (void)own;
+    for (int64_t d = j * dim; d < (j + 1) * dim; d++)
+        head->state.centroids[d] =
+            (float)(head->slot->sums[d] / (double)max(1, head->slot->members[j]));
+}
+
 void sh_clustered_centre(clustered_head *head) {
-    const int64_t used = head->slot->sorted.used, dim = head->keys.dim;
-    for (int64_t j = 0; j < used; j++)
-        for (int64_t d = j * dim; d < (j + 1) * dim; d++)
-            head->state.centroids[d] =
-                (float)(head->slot->sums[d] / (double)max(1, head->slot->members[j]));
+    for (int64_t j = 0; j < head->slot->sorted.used; j++)
+        centre_members(head, j, NULL);
+}
+
+static void find_centroid(const clustered_head *head, int64_t j, clustered_thread *own) {
+    sum_members(head, j, own);
+    centre_members(head, j, own);
 }
 
 static void collect(void *context, const query_panel *panel, float *scores, int count,
@@ -565,13 +575,25 @@ static void share_cluster(const clustered_head *head, int64_t j, clustered_threa
     }
 }
 
-void sh_clustered_name_top(clustered_head *head, team workers) {
+static void clear_top(const clustered_head *head) {
     const int64_t all = (int64_t)head->slot->sorted.clusters *
                         head->call->plan->attention.topk;
     for (int64_t i = 0; i < all && head->work->has_top; i++)
         head->state.top_keys[i] = -1;
+}
+
+void sh_clustered_name_top(clustered_head *head, team workers) {
+    clear_top(head);
     if (head->work->has_top && head->seen > 0)
         for_clusters(head, workers, name_top);
+}
+
+/* All that follows the pass over the keys for one cluster. */
+static void finish_cluster(const clustered_head *head, int64_t j, clustered_thread *own) {
+    merge_cluster(head, j, own);
+    if (head->work->has_top && head->seen > 0)
+        name_top(head, j, own);
+    share_cluster(head, j, own);
 }
 
 void sh_clustered_share(clustered_head *head, team workers) {
@@ -797,15 +819,13 @@ static void forward_head(const attention_call *call, int64_t unit, int slot,
                   call->plan->problem.value_dim);
     find_clusters(&head, workers);
     if (n > 0 && S > 0) {
-        sh_clustered_sum(&head, workers);
-        sh_clustered_centre(&head);
+        for_clusters(&head, workers, find_centroid);
         sh_clustered_attend_keys(&head, workers);
-        sh_clustered_merge(&head, workers);
     }
-    sh_clustered_name_top(&head, workers);
+    clear_top(&head);
     if (n == 0 || S == 0)
         return;
-    sh_clustered_share(&head, workers);
+    for_clusters(&head, workers, finish_cluster);
     sh_clustered_write(&head, workers);
 }
 

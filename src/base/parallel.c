@@ -92,24 +92,26 @@ typedef struct {
 } task_range;
 
 struct thread_pool {
-    _Alignas(CACHE_LINE) int threads; /* the caller and the workers */
+    int threads; /* the caller and the workers */
     int started; /* workers that run */
     pid_t owner; /* process in which they run: a fork has none of them */
     int spins;   /* SPINS, or 0 where there are more threads than processors */
-    /* The work. Written while the gate is closed and empty. */
-    task_function *run;
-    void *shared;
-    task_range *ranges; /* [threads] */
-    int range_count;    /* how many of them are used */
-    _Alignas(CACHE_LINE) atomic_int gate;
-    atomic_uint works;   /* counts them: workers wait for it to change */
-    atomic_int sleeping; /* workers that wait on `work` */
-    atomic_int emptying; /* the caller waits on `empty` */
+    task_range *ranges;   /* [threads] */
+    pool_worker *workers; /* [threads - 1] */
+    atomic_int sleeping;    /* workers that wait on `work` */
+    atomic_int emptying;    /* the caller waits on `empty` */
     atomic_int ending;
     atomic_int within_unit; /* all threads share a unit, and it has not ended */
-    pthread_mutex_t lock; /* for the two conditions alone */
+    pthread_mutex_t lock;   /* for the two conditions alone */
     pthread_cond_t work, empty;
-    pool_worker *workers; /* [threads - 1] */
+    /* What every piece of work changes, on one cache line: fetching it from another core
+       takes longer than all that is done with it. */
+    _Alignas(CACHE_LINE) atomic_uint works; /* counts them: workers wait for the next */
+    atomic_int gate;
+    /* Written while the gate is closed and empty. */
+    task_function *run;
+    void *shared;
+    int range_count; /* how many of the ranges are used */
 };
 
 static void run_tasks(thread_pool *pool, int thread) {
@@ -172,6 +174,7 @@ static void *work(void *argument) {
     thread_pool *pool = self->pool;
     for (unsigned seen = 0; !atomic_load(&pool->ending);) {
         seen = await_work(pool, seen);
+        __builtin_prefetch(&pool->ranges[self->number], 1);
         if (enter(pool)) {
             run_tasks(pool, self->number);
             leave(pool);

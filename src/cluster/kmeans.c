@@ -43,6 +43,9 @@ void sh_kmeans_place_tally(kmeans_tally *tally, int clusters, int bits,
     tally->size_change = sh_reserve(place, C, sizeof(int32_t));
     tally->flushed = sh_reserve(place, C, 1);
     tally->change = sh_reserve(place, C * 64 * W, sizeof(int32_t));
+    tally->centres = sh_reserve(place, C * W, sizeof(uint64_t));
+    tally->tables = sh_reserve(place, C * 16 * W * 16, 1);
+    tally->changed_tables = sh_reserve(place, C * 16 * W * 16, 1);
     tally->nibbles = sh_reserve(place, 16 * W * HASH_BLOCK, 1);
     tally->planes = sh_reserve(place, 8 * W * HASH_BLOCK, 1);
 }
@@ -53,10 +56,8 @@ void sh_kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n,
     work->clusters = clusters;
     work->words = (int)W;
     work->centres = sh_reserve(place, C * W, sizeof(uint64_t));
-    work->tables = sh_reserve(place, C * 16 * W * 16, 1);
     work->changed = sh_reserve(place, C, 1);
     work->changed_list = sh_reserve(place, C, sizeof(int32_t));
-    work->changed_tables = sh_reserve(place, C * 16 * W * 16, 1);
     work->bit_count = sh_reserve(place, C * 64 * W, sizeof(int32_t));
     work->sizes = sh_reserve(place, C, sizeof(int32_t));
     work->change = sh_reserve(place, C * kmeans_counters((int)W), sizeof(int32_t));
@@ -166,7 +167,7 @@ static void assign_waiting(const kmeans_pass *pass, kmeans_tally *tally) {
             tally->planes[p * HASH_BLOCK + i] = hash[p * HASH_BLOCK];
     }
     split_nibbles(tally->planes, 8 * words, tally->nibbles);
-    nearest_of(pass, tally->nibbles, pass->work->tables, pass->work->clusters, distance,
+    nearest_of(pass, tally->nibbles, tally->tables, pass->work->clusters, distance,
                centre);
     for (int i = 0; i < tally->waiting_count; i++)
         assign(pass, tally, tally->waiting[i], centre[i], distance[i]);
@@ -288,13 +289,13 @@ static void assign_block(const kmeans_pass *pass, kmeans_tally *tally, int64_t b
     hash_distances here;
     split_nibbles(hash_block(pass->hashes, block), 8 * work->words, tally->nibbles);
     if (pass->all) {
-        nearest_of(pass, tally->nibbles, work->tables, work->clusters, here.distance,
+        nearest_of(pass, tally->nibbles, tally->tables, work->clusters, here.distance,
                    here.centre);
         load_block(pass, block, &here);
         assign_nearest(pass, tally, &here);
         return;
     }
-    nearest_of(pass, tally->nibbles, work->changed_tables, work->changed_count,
+    nearest_of(pass, tally->nibbles, tally->changed_tables, work->changed_count,
                here.distance, here.centre);
     for (int i = 0; i < HASH_BLOCK; i++)
         here.centre[i] = work->changed_list[here.centre[i]];
@@ -302,9 +303,61 @@ static void assign_block(const kmeans_pass *pass, kmeans_tally *tally, int64_t b
     assign_bounded(pass, tally, &here);
 }
 
+/* tables[c][n][x]: how many of four bits x differ from the centre's n-th four. Every
+   thread makes its own, which is quicker than fetching them from another core. */
+static void make_tables(const kmeans_pass *pass, kmeans_tally *tally, int all) {
+    static const uint8_t ones[16] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
+    const kmeans_work *work = pass->work;
+    const int words = work->words;
+    const size_t size = 256 * (size_t)words, word_size = 8 * (size_t)words;
+    uint8_t differ[16][16];
+    for (int y = 0; y < 16; y++)
+        for (int x = 0; x < 16; x++)
+            differ[y][x] = ones[x ^ y];
+    for (int64_t c = 0; c < work->clusters; c++) {
+        const uint64_t *centre = work->centres + c * words;
+        uint8_t *table = tally->tables + (size_t)c * size;
+        if (!all && memcmp(tally->centres + c * words, centre, word_size) == 0)
+            continue;
+        memcpy(tally->centres + c * words, centre, word_size);
+        for (int n = 0; n < 16 * words; n++)
+            memcpy(table + 16 * n, differ[centre[n / 16] >> 4 * (n % 16) & 15], 16);
+    }
+    for (int64_t i = 0; i < work->changed_count && !pass->all; i++)
+        memcpy(tally->changed_tables + (size_t)i * size,
+               tally->tables + (size_t)work->changed_list[i] * size, size);
+}
+
+/* A thread's first task of an assignment: nothing is counted, and the tables are those of
+   the new centres. */
+static void begin_round(const kmeans_pass *pass, kmeans_tally *tally) {
+    const kmeans_work *work = pass->work;
+    const int64_t C = work->clusters, counters = 64 * work->words;
+    const int is_first = tally->round < 0;
+    tally->round = work->round;
+    if (is_first) {
+        memset(tally->net, 0, (size_t)(C * counters) * sizeof(int16_t));
+        memset(tally->change, 0, (size_t)(C * counters) * sizeof(int32_t));
+        memset(tally->planes, 0, 8 * (size_t)work->words * HASH_BLOCK);
+    }
+    for (int64_t c = 0; c < C && !is_first; c++) {
+        if (tally->moves[c])
+            memset(tally->net + c * counters, 0, (size_t)counters * sizeof(int16_t));
+        if (tally->flushed[c])
+            memset(tally->change + c * counters, 0, (size_t)counters * sizeof(int32_t));
+    }
+    memset(tally->moves, 0, (size_t)C * sizeof(int16_t));
+    memset(tally->size_change, 0, (size_t)C * sizeof(int32_t));
+    memset(tally->flushed, 0, (size_t)C);
+    tally->waiting_count = 0;
+    make_tables(pass, tally, is_first);
+}
+
 static void assign_task(void *shared, int64_t task, int thread) {
     const kmeans_pass *pass = shared;
     kmeans_tally *tally = &pass->work->tally[thread];
+    if (tally->round != pass->work->round)
+        begin_round(pass, tally);
     for (int64_t block = task * TASK_BLOCKS; block < (task + 1) * TASK_BLOCKS; block++)
         if (block * HASH_BLOCK < pass->n)
             assign_block(pass, tally, block);
@@ -321,21 +374,16 @@ static void gather_centre(const kmeans_pass *pass, int64_t c) {
     int32_t *change = pass->work->change + c * kmeans_counters(pass->work->words);
     memset(change, 0, sizeof *change * (size_t)kmeans_counters(pass->work->words));
     for (int t = 0; t < pass->workers.threads; t++) {
-        kmeans_tally *tally = &pass->work->tally[pass->workers.self + t];
-        int16_t *net = tally->net + c * counters;
-        int32_t *flushed = tally->change + c * counters;
-        if (tally->moves[c] == 0 && !tally->flushed[c])
-            continue;
+        const kmeans_tally *tally = &pass->work->tally[pass->workers.self + t];
+        const int16_t *net = tally->net + c * counters;
+        const int32_t *flushed = tally->change + c * counters;
+        if (tally->round != pass->work->round)
+            continue; /* it had no task */
         change[counters] += tally->size_change[c];
-        for (int64_t b = 0; b < counters; b++)
+        for (int64_t b = 0; b < counters && tally->moves[c]; b++)
             change[b] += net[b];
         for (int64_t b = 0; b < counters && tally->flushed[c]; b++)
             change[b] += flushed[b];
-        memset(net, 0, sizeof *net * (size_t)counters);
-        if (tally->flushed[c])
-            memset(flushed, 0, sizeof *flushed * (size_t)counters);
-        tally->moves[c] = 0;
-        tally->size_change[c] = tally->flushed[c] = 0;
     }
 }
 
@@ -486,36 +534,14 @@ void sh_kmeans_start(kmeans_pass *pass) {
     pass->all = 1;
     for (int64_t i = 0; i < pass->n; i++)
         pass->groups[i] = -1;
-    for (int t = 0; t < pass->workers.threads; t++) {
-        kmeans_tally *tally = &work->tally[pass->workers.self + t];
-        memset(tally->net, 0, counters * sizeof(int16_t));
-        memset(tally->moves, 0, C * sizeof(int16_t));
-        memset(tally->flushed, 0, C);
-        memset(tally->change, 0, counters * sizeof(int32_t));
-        memset(tally->size_change, 0, C * sizeof(int32_t));
-        memset(tally->planes, 0, 8 * (size_t)work->words * HASH_BLOCK);
-        tally->waiting_count = 0;
-    }
+    work->round = 0;
+    for (int t = 0; t < pass->workers.threads; t++)
+        work->tally[pass->workers.self + t].round = -1;
 }
 
 void sh_kmeans_assign(kmeans_pass *pass) {
     const int64_t task = TASK_BLOCKS * HASH_BLOCK;
-    /* tables[c][n][x]: how many of four bits x differ from the centre's n-th four. */
-    kmeans_work *work = pass->work;
-    static const uint8_t ones[16] = {0, 1, 1, 2, 1, 2, 2, 3, 1, 2, 2, 3, 2, 3, 3, 4};
-    const size_t size = 256 * (size_t)work->words;
-    uint8_t differ[16][16];
-    for (int y = 0; y < 16; y++)
-        for (int x = 0; x < 16; x++)
-            differ[y][x] = ones[x ^ y];
-    for (int i = 0; i < work->changed_count; i++) {
-        const uint64_t *centre = work->centres +
-                                 (int64_t)work->changed_list[i] * work->words;
-        uint8_t *table = work->changed_tables + (size_t)i * size;
-        for (int n = 0; n < 16 * work->words; n++)
-            memcpy(table + 16 * n, differ[centre[n / 16] >> 4 * (n % 16) & 15], 16);
-        memcpy(work->tables + (size_t)work->changed_list[i] * size, table, size);
-    }
+    pass->work->round++;
     sh_team_deal(pass->workers, (pass->n + task - 1) / task, assign_task, pass);
 }
 

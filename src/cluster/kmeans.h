@@ -75,6 +75,10 @@ typedef struct {
     int32_t *size_change; /* [C] */
     int32_t *change;      /* [C][64 W]: what was flushed */
     uint8_t *flushed;     /* [C]: whether anything was */
+    int round;                    /* of the work, when the thread last had a task */
+    uint64_t *centres;            /* [C][W]: those that its tables are of */
+    uint8_t *tables;              /* [C][16 W][16] */
+    uint8_t *changed_tables;      /* [changed_count][16 W][16] */
     uint8_t *nibbles;             /* [16 W][HASH_BLOCK] */
     uint8_t *planes;              /* [8 W][HASH_BLOCK]: hashes of those that wait */
     int32_t waiting[HASH_BLOCK];  /* queries that need a look at all centres */
@@ -84,11 +88,10 @@ typedef struct {
 typedef struct {
     int clusters, words;
     uint64_t *centres; /* [C][W] */
-    uint8_t *tables;   /* [C][16 W][16] */
     uint8_t *changed;  /* [C]: 1 where the centre is not what it was an iteration ago */
     int32_t *changed_list;   /* [changed_count]: which those are, ascending */
-    uint8_t *changed_tables; /* [changed_count][16 W][16] */
     int changed_count;
+    int round; /* counts the assignments */
     int32_t *bit_count;  /* [C][64 W]: members that have the bit */
     int32_t *sizes;      /* [C] */
     int32_t *change;     /* [C][kmeans_counters]: of bit_count, and of the size */
