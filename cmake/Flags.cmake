@@ -10,6 +10,11 @@ set(CMAKE_C_EXTENSIONS OFF)
 target_compile_options(shoal_flags INTERFACE
     -ffp-contract=off -fno-math-errno -fno-trapping-math -fno-semantic-interposition)
 
+# There float is computed in double otherwise, which vectors of floats are not.
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^s390")
+    target_compile_options(shoal_flags INTERFACE -fexcess-precision=fast)
+endif()
+
 target_compile_options(shoal_flags INTERFACE
     -Wall -Wextra -Wpedantic -Wshadow -Wconversion
     $<$<BOOL:${SHOAL_WERROR}>:-Werror>)

@@ -2,8 +2,9 @@
 # linked with the room's library and those below. Every other .c file there that is not a
 # fuzz target is a helper, for the tests of that room and of the rooms above.
 enable_testing()
+set(unwatched ${CMAKE_CURRENT_SOURCE_DIR}/tests/thread_sanitizer.txt)
 set(test_environment UBSAN_OPTIONS=print_stacktrace=1
-    "TSAN_OPTIONS=die_after_fork=0 suppressions=${CMAKE_CURRENT_SOURCE_DIR}/tests/thread_sanitizer.txt")
+    "TSAN_OPTIONS=die_after_fork=0 suppressions=${unwatched}")
 function(shoal_test name)
     cmake_parse_arguments(PARSE_ARGV 1 test "" "" COMMAND)
     add_test(NAME ${name} COMMAND ${test_COMMAND})

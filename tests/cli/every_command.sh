@@ -33,7 +33,7 @@ every() {
     check "$1 $2" shoal "$@"
 }
 
-# ---- Attention ---------------------------------------------------------------------------
+# ---- Attention -------------------------------------------------------------------------
 tool arrays folder 300 2 16
 qkv=(folder/layer0_{q,k,v}.npy)
 every kinds --json
@@ -46,11 +46,11 @@ every attend lsh-2 "${qkv[0]}" - "${qkv[2]}" -o out.npy
 every demo --max-length 256
 every bench --lengths 64..128 --heads 2 --dim 16 --repeats 1 --kinds full,shoal-8 \
     --threads 3
-every bench --mode train --lengths 64 --heads 2 --dim 16 --repeats 1 --kinds full,shoal-8 \
-    --threads 3
+every bench --mode train --lengths 64 --heads 2 --dim 16 --repeats 1 \
+    --kinds full,shoal-8 --threads 3
 every quality folder --kinds shoal-8,clustered-8 --samples 8 --repeats 1
 
-# ---- Training and text -------------------------------------------------------------------
+# ---- Training and text -----------------------------------------------------------------
 small=(--layers 1 --set heads=2 --set head_dim=8 --set feed_forward=16)
 every train copy "${small[@]}" --set batch=4 --length 8 --steps 6 \
     --set validate_every=3 --set validate_batches=1 --attention shoal-4 --out copied
@@ -73,7 +73,7 @@ every train squad --data squad.json --dev squad.json --model "$models/bert" --ba
     --set max_length=64 --set stride=16 --steps 3 --out squad
 every answer squad -q "once in time" -c texts
 
-# ---- Speech ------------------------------------------------------------------------------
+# ---- Speech ----------------------------------------------------------------------------
 if shoal transcribe --help 2>&1 | grep -q "built without"; then
     skip "speech" "the program was built without it"
     commands+=(transcribe recognise wer)
@@ -89,8 +89,9 @@ else
     every wer data/dev -m small.bin --attention full,shoal --no-time
 fi
 
-# ---- That was all ------------------------------------------------------------------------
-listed=$(shoal --help | sed -n 's/^  \([a-z]*\)  *[a-z].*/\1/p' | grep -v '^shoal$' | sort -u)
+# ---- That was all ----------------------------------------------------------------------
+listed=$(shoal --help | sed -n 's/^  \([a-z]*\)  *[a-z].*/\1/p' | grep -v '^shoal$' |
+    sort -u)
 report "every command ran" "$(comm -23 <(echo "$listed") \
     <(printf '%s\n' "${commands[@]}" | sort -u))"
 finish

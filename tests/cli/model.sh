@@ -58,8 +58,8 @@ if [ -e "$real" ]; then
     expect "the model itself" 0 "is whisper-tiny" shoal model whisper-tiny --check "$real"
     printf '#!/bin/sh\ncp "%s" "$4"\n' "$real" >curl/curl
     PATH=$work/curl:$PATH
-    expect "a right download" 0 "x.bin is whisper-tiny, checked" shoal model whisper-tiny \
-        --download -o x.bin
+    expect "a right download" 0 "x.bin is whisper-tiny, checked" shoal model \
+        whisper-tiny --download -o x.bin
     expect "is kept" 0 "is there already" shoal model whisper-tiny --download -o x.bin
 else
     skip "the model itself" "$real is not there"

@@ -38,8 +38,8 @@ emulate() { "$emulator" -L "$root" "$@"; }
 make_data() {
     cat "$source/tests/cli/lib/tools.py" "$source/tests/cli/lib/whisper.py" >tool.py
     echo 'globals()[sys.argv[1]](*sys.argv[2:])' >>tool.py
-    cp -r "$source/tests/models/text/bert" data/ && python3 tool.py model data/small.bin &&
-        python3 tool.py wav data/talk.wav 2
+    cp -r "$source/tests/models/text/bert" data/ &&
+        python3 tool.py model data/small.bin && python3 tool.py wav data/talk.wav 2
     printf '#!/bin/sh\nexec %s -L %s %s "$@"\n' "$emulator" "$root" \
         "$site/shoal/bin/shoal" >shoal
     chmod +x shoal

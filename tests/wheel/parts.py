@@ -147,7 +147,7 @@ def libraries_of_the_package():
         assert inside or not path.name.startswith("libshoal"), path
         python = Path(sysconfig.get_config_var("LIBDIR") or "/").resolve()
         other = path.name.startswith(SYSTEM) or python in path.resolve().parents
-        audio = ("libsnd", "libsox", "libFLAC", "libjansson", "libutf8proc", "libopenblas")
+        audio = ("libsnd", "libsox", "libFLAC", "libjansson", "libutf8proc")
         assert inside or other or not STRICT or not path.name.startswith(audio), path
 
 
