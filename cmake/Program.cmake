@@ -29,7 +29,7 @@ else()
     target_include_directories(shoal_program PRIVATE cli lab)
     target_link_libraries(shoal_program PRIVATE shoal_exact shoal_train shoal_models
         shoal_flags
-        jansson openblas utf8proc Threads::Threads ${CMAKE_DL_LIBS} m)
+        jansson utf8proc Threads::Threads ${CMAKE_DL_LIBS} m)
     if(TARGET shoal_speech)
         target_link_libraries(shoal_program PRIVATE shoal_speech)
     else()

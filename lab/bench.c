@@ -2,11 +2,11 @@
 #define _GNU_SOURCE
 #include "bench.h"
 
-#include <cblas.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "blas.h"
 #include "plot.h"
 
 #if defined(__clang__)
@@ -163,38 +163,6 @@ double bench_peak_begin(bool *resets) {
 
 static const double measuring_seconds = 0.25;
 
-enum { SIDE = 1024 };
-
-/* Operations per second; 0 where memory is short or the result is wrong. */
-static double sgemm_rate(int threads) {
-    float *a = malloc(3 * sizeof(float) * SIDE * SIDE), *b, *c;
-    double best = INFINITY, begun = seconds_now();
-    bool right = true;
-    if (!a)
-        return 0;
-    b = a + SIDE * SIDE;
-    c = b + SIDE * SIDE;
-    for (int i = 0; i < SIDE * SIDE; i++)
-        a[i] = b[i] = (float)((i / SIDE + i % SIDE) % 7 - 3);
-    openblas_set_num_threads(threads);
-    while (best == INFINITY || seconds_now() - begun < measuring_seconds) {
-        const double start = seconds_now();
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, SIDE, SIDE, SIDE, 1, a,
-                    SIDE, b, SIDE, 0, c, SIDE);
-        best = fmin(best, seconds_now() - start);
-    }
-    /* A product of such matrices is exact in float32, so a row of the result can be
-       compared bit for bit. */
-    for (int column = 0; column < SIDE; column++) {
-        float sum = 0;
-        for (int i = 0; i < SIDE; i++)
-            sum += a[i] * b[i * SIDE + column];
-        right &= sum == c[column];
-    }
-    free(a);
-    return right ? 2.0 * SIDE * SIDE * SIDE / best : 0;
-}
-
 /* a = b + s c over arrays larger than caches; three times their bytes per pass. Threads
    have a slice each, and first fill it, so that its memory is near them. */
 typedef struct {
@@ -255,7 +223,7 @@ static double triad_rate(int threads) {
 }
 
 void bench_machine_measure(bench_rates *rates, int threads) {
-    rates->sgemm = sgemm_rate(threads);
+    rates->sgemm = blas_sgemm_rate(threads);
     rates->bandwidth = triad_rate(threads);
 }
 
