@@ -34,7 +34,7 @@ demo:
 
 test:
 	@tools/install-deps program tests --optional clang arm speech plots mpi counts commas \
-		format english
+		format english bench
 	@tools/run-tests --build $(BUILD) --jobs $(JOBS)
 
 python:
@@ -42,7 +42,7 @@ python:
 	@tools/python-tests --build $(BUILD) --jobs $(JOBS)
 
 bench:
-	@tools/install-deps program
+	@tools/install-deps program bench
 	@cmake -S . -B $(BUILD) >/dev/null
 	@cmake --build $(BUILD) -j $(JOBS)
 	@cmake --build $(BUILD) --target bench

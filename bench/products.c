@@ -41,7 +41,8 @@ static float *numbers(int64_t count, bool random) {
 }
 
 static void ours(const multiplication *m) {
-    const const_matrix x = {m->x, m->inputs}, w = {m->w, m->inputs}, y = {m->y, m->outputs};
+    const const_matrix x = {m->x, m->inputs}, w = {m->w, m->inputs},
+                       y = {m->y, m->outputs};
     const int64_t rows = m->rows, inputs = m->inputs, outputs = m->outputs;
     float *to = m->results[0];
     if (m->kind == FORWARD)
@@ -89,7 +90,11 @@ static double race(shoal_context *context, product_kind kind, int rows, int inpu
     const int64_t count = kind == FORWARD ? (int64_t)rows * outputs
                           : kind == DATA  ? (int64_t)rows * inputs
                                           : (int64_t)outputs * inputs;
-    multiplication m = {context, kind, rows, inputs, outputs,
+    multiplication m = {context,
+                        kind,
+                        rows,
+                        inputs,
+                        outputs,
                         numbers((int64_t)rows * inputs, true),
                         numbers((int64_t)outputs * inputs, true),
                         numbers((int64_t)rows * outputs, true),
@@ -105,8 +110,8 @@ static double race(shoal_context *context, product_kind kind, int rows, int inpu
     const double operations = 2e-9 * rows * inputs * outputs;
     const double share = best[1] / best[0];
     printf("%-5s rows %4d inputs %4d outputs %4d: %6.1f Gop/s, OpenBLAS %6.1f: %.3f%s\n",
-           names[kind], rows, inputs, outputs, operations / best[0],
-           operations / best[1], share, share < bar ? "  BELOW" : "");
+           names[kind], rows, inputs, outputs, operations / best[0], operations / best[1],
+           share, share < bar ? "  BELOW" : "");
     fflush(stdout);
     free(m.x);
     free(m.w);
@@ -117,9 +122,8 @@ static double race(shoal_context *context, product_kind kind, int rows, int inpu
 }
 
 int main(int count, char **arguments) {
-    const int sizes[][2] = {{192, 192},  {192, 768},  {256, 256},  {384, 384},
-                            {384, 1536}, {1536, 384}, {768, 768},  {768, 3072},
-                            {3072, 768}};
+    const int sizes[][2] = {{192, 192},  {192, 768}, {256, 256},  {384, 384}, {384, 1536},
+                            {1536, 384}, {768, 768}, {768, 3072}, {3072, 768}};
     const int usual[] = {200, 1000, 4000};
     const int rows_count = count > 1 ? count - 1 : 3;
     shoal_context *context;

@@ -54,7 +54,7 @@ const command_help info_help =
      "none)\n",
      NULL};
 
-static const char blas[] = "OpenBLAS for the layers of models; attention needs none";
+static const char blas[] = "none is needed; shoal bench compares with OpenBLAS where it is installed";
 
 #if defined(__clang__)
 static const char compiler[] = __VERSION__;

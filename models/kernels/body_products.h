@@ -25,10 +25,9 @@ INLINE void turn_rows(const float *x, int64_t stride, int rows, int features,
         UNROLL
         for (int i = 0; i < LANES; i++) {
             const int row = v * LANES + i;
-            squares[v][i] = row >= rows ? (vf){0}
-                            : features == LANES
-                                ? v_load(x + row * stride)
-                                : v_load_some(x + row * stride, features);
+            squares[v][i] = row >= rows         ? (vf){0}
+                            : features == LANES ? v_load(x + row * stride)
+                                                : v_load_some(x + row * stride, features);
         }
         v_transpose(squares[v]);
     }

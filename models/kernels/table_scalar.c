@@ -32,7 +32,7 @@ static void product_panel(int64_t depth, int rows, const float *x, int64_t strid
                           int depth_major, float *panel) {
     for (int64_t k = 0; k < depth; k++)
         for (int r = 0; r < PRODUCT_ROWS; r++)
-            panel[k * PRODUCT_ROWS + r] = r >= rows       ? 0
+            panel[k * PRODUCT_ROWS + r] = r >= rows     ? 0
                                           : depth_major ? x[k * stride + r]
                                                         : x[r * stride + k];
 }

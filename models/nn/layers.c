@@ -336,7 +336,8 @@ void sh_conv_forward(const shoal_context *context, const conv1d *layer, int64_t 
                      const float *x, float *before, float *out) {
     const int64_t outputs = layer->outputs, inputs = layer->inputs;
     const conv_end end = {layer, before ? before : out, out};
-    memset(end.sums, 0, sizeof(float) * (size_t)(sh_conv_length(layer, length) * outputs));
+    memset(end.sums, 0,
+           sizeof(float) * (size_t)(sh_conv_length(layer, length) * outputs));
     /* The middle tap exists for every row and so ends the sums. */
     const int64_t taps[CONV_TAPS] = {0, 2, 1};
     for (int i = 0; i < CONV_TAPS; i++) {

@@ -13,7 +13,7 @@
 enum {
     BLOCK_COLUMNS = 512, /* of the right factor, packed at once: 768 KiB */
     LEAST_ROWS = 96,
-    MOST_ROWS = 512,
+    MOST_ROWS = 768,
     PANELS = 8, /* of the left factor, packed at once if it is depth_major */
     STEPS_TOGETHER = 16,
     ROWS_AHEAD = 8, /* that are prefetched while a block is packed */
@@ -70,7 +70,7 @@ static const float *element(const factor *f, int64_t i, int64_t k) {
 /* block: [ceil(width / PRODUCT_COLUMNS)][depth][PRODUCT_COLUMNS], from column `left` and
    step `first` of the sum on; columns past the last are 0. */
 static void pack_right(const product *p, int64_t left, int64_t width, int64_t first,
-                         int64_t depth, float *block) {
+                       int64_t depth, float *block) {
     const int64_t whole = width / PRODUCT_COLUMNS * PRODUCT_COLUMNS;
     const int64_t stride = p->right.stride;
     for (int64_t column = 0; !p->right.depth_major && column < width;
@@ -141,12 +141,14 @@ static void multiply(const product *p, int64_t begin, int64_t end, int64_t left,
                 if (next < end && !p->left.depth_major)
                     prefetch_left(p, next, min(PRODUCT_ROWS, end - next), first, depth,
                                   part, parts);
-                kernels->product_tile(
-                    depth, panels + place / PRODUCT_ROWS * PANEL_FLOATS,
-                    block + column * depth, (int)min(PRODUCT_ROWS, end - row),
-                    (int)min(PRODUCT_COLUMNS, width - column), p->onto || first > 0,
-                    p->result.data + row * p->result.stride + left + column,
-                    p->result.stride);
+                kernels->product_tile(depth, panels + place / PRODUCT_ROWS * PANEL_FLOATS,
+                                      block + column * depth,
+                                      (int)min(PRODUCT_ROWS, end - row),
+                                      (int)min(PRODUCT_COLUMNS, width - column),
+                                      p->onto || first > 0,
+                                      p->result.data + row * p->result.stride + left +
+                                          column,
+                                      p->result.stride);
             }
         }
     }
@@ -187,7 +189,9 @@ static void run_product(product p) {
     const int64_t even = many ? 4 : whole && p.rows >= 2 * LEAST_ROWS ? 2 : 1;
     p.row_block = sh_even_blocks(p.rows, MOST_ROWS, even, PRODUCT_ROWS);
     p.column_block = whole ? p.width
-                           : sh_even_blocks(p.width, BLOCK_COLUMNS, 2, PRODUCT_COLUMNS);
+                           : sh_even_blocks(p.width, BLOCK_COLUMNS,
+                                            p.width > 2 * BLOCK_COLUMNS ? 4 : 2,
+                                            PRODUCT_COLUMNS);
     p.column_blocks = ceil_divide(p.width, p.column_block);
     sh_run_tasks(p.context, ceil_divide(p.rows, p.row_block) * p.column_blocks,
                  product_task, &p);
@@ -241,15 +245,15 @@ void sh_matmul_weights(const shoal_context *context, int64_t rows, int64_t input
                        int64_t outputs, const_matrix dy, const_matrix x, matrix dw,
                        float *bias_gradient) {
     const bias_sums b = {rows, dy, bias_gradient};
-    run_product((product){.context = context,
-                          .rows = outputs,
-                          .depth = rows,
-                          .width = inputs,
-                          .left = {dy.data, dy.stride, true},
-                          .right = {x.data, x.stride, true},
-                          .least_rows = 4 * LEAST_ROWS,
-                          .onto = true,
-                          .result = dw,
-                          .then = {.run = bias_gradient ? add_bias_sums : NULL,
-                                   .shared = &b}});
+    run_product(
+        (product){.context = context,
+                  .rows = outputs,
+                  .depth = rows,
+                  .width = inputs,
+                  .left = {dy.data, dy.stride, true},
+                  .right = {x.data, x.stride, true},
+                  .least_rows = 4 * LEAST_ROWS,
+                  .onto = true,
+                  .result = dw,
+                  .then = {.run = bias_gradient ? add_bias_sums : NULL, .shared = &b}});
 }

@@ -248,7 +248,8 @@ static void product_tile_once(const checked_kernels *kernels, int depth, int sal
     const int rows = salt % (PRODUCT_ROWS + 1), onto = salt % 2;
     const int columns = salt % 5 == 0 ? PRODUCT_COLUMNS : 1 + salt % PRODUCT_COLUMNS;
     const int stride = columns + salt % 3;
-    float *a = random_panel(depth, PRODUCT_ROWS), *b = random_panel(depth, PRODUCT_COLUMNS);
+    float *a = random_panel(depth, PRODUCT_ROWS),
+          *b = random_panel(depth, PRODUCT_COLUMNS);
     float_pair c = pair_create(rows > 0 ? (rows - 1) * stride + columns : 0);
     SCALAR->product_tile(depth, a, b, rows, columns, onto, c.expected, stride);
     kernels->product_tile(depth, a, b, rows, columns, onto, c.actual, stride);

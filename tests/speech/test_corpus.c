@@ -787,7 +787,7 @@ static void stopped_work_goes_on(void **state) {
     options.progress = stop_at_half;
     options.user = &stop;
     options.cache = at_once;
-    shoal_corpus_close(open_good(&options));
+    shoal_corpus_destroy(open_good(&options));
     only_file(at_once, ".features", whole);
     const int64_t chunk = stop.first;
     assert_true(chunk < LISTED / 2); /* or nothing is tested */
@@ -801,7 +801,7 @@ static void stopped_work_goes_on(void **state) {
         stop = (stop_half_way){.goes_on = true};
         shoal_corpus *corpus = open_good(&options);
         assert_int_equal(shoal_corpus_describe(corpus).bad, 1);
-        shoal_corpus_close(corpus);
+        shoal_corpus_destroy(corpus);
         assert_int_equal(stop.first > chunk, !damaged);
         assert_same_files(only_file(in_parts, ".features", path), whole);
         unlink(path);

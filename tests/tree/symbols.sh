@@ -58,6 +58,14 @@ needs_mpi() { # FILE...: those that are linked with an MPI, or with what is
     done
 }
 
+needs_blas() { # FILE...: those that are linked with a BLAS, whose settings are a process's
+    local file
+    for file in "$@"; do
+        [ ! -e "$file" ] ||
+            readelf -d "$file" | grep -E 'NEEDED.*(blas|mkl|lapack)' | sed "s|^|$file|"
+    done
+}
+
 # ---- The checks find what they should: a library with everything wrong in it -----------
 finds() { # NAME WANTED COMMAND...: the command prints a line with WANTED
     report "the check finds $1" "$("${@:3}" | grep -q -e "$2" || echo "it does not")"
@@ -85,7 +93,9 @@ build_bad() {
     cd "$work" && "$cc" -shared -fPIC other.c -o libother.so &&
         "$cc" -c -fPIC bad.c && ar rc bad.a bad.o &&
         "$cc" -shared -Wl,--version-script=map bad.o ./libother.so -o libbad.so &&
-        "$cc" main.c ./libbad.so ./libother.so -o main
+        "$cc" main.c ./libbad.so ./libother.so -o main &&
+        "$cc" -shared -fPIC other.c -Wl,-soname,libblas.so.3 -o libblas.so &&
+        "$cc" -shared -fPIC bad.c ./libblas.so -o libfast.so
 }
 if (build_bad); then
     finds "a name without a prefix" '^fail$' foreign "$work/bad.a"
@@ -100,6 +110,7 @@ if (build_bad); then
         "$work/bad.a"
     finds "a program that uses an internal" '^sh_used$' private_uses "$work/main"
     finds "a library too many" 'libother' needs_more "$bad"
+    finds "who needs a BLAS" 'libblas' needs_blas "$work/libfast.so"
     [ ! -e "$build/libshoal-mpi.so" ] ||
         finds "who needs MPI" libshoal-mpi needs_mpi "$build/libshoal-mpi.so"
     report "and nothing else" "$(unused "$bad" "$work/main" | grep sh_used
@@ -110,6 +121,8 @@ fi
 
 # ---- The libraries ---------------------------------------------------------------------
 report "libshoal needs nothing else" "$(needs_more "$build/libshoal.so")"
+report "no library needs a BLAS" \
+    "$(needs_blas "$build"/libshoal{,-models,-speech,-train,-mpi}.so "$build/shoal")"
 mpi=() # beside the others: nobody is above it
 if [ -e "$build/libshoal-mpi.so" ]; then
     mpi=("$build/libshoal-mpi.so")
