@@ -53,12 +53,24 @@ class Key(NamedTuple):
 key_of: Callable[[tuple[Any, ...]], Key] = partial(tuple.__new__, Key)
 
 
+def _openmp() -> tuple[int, int] | None:
+    """Addresses of the OpenMP library's functions that run a parallel region, if the
+    process has loaded one for all to see, as PyTorch does."""
+    try:
+        process = ctypes.CDLL(None)
+        found = process.GOMP_parallel, process.omp_get_thread_num
+    except (AttributeError, OSError, TypeError):
+        return None
+    parallel, number = (ctypes.cast(x, ctypes.c_void_p).value for x in found)
+    return (parallel, number) if parallel and number else None
+
+
 class Context:
     """Owns a shoal_context and the plans that were made with it."""
 
     __slots__ = ("handle", "plans", "latest", "bytes_kept", "__weakref__")
 
-    def __init__(self, threads: int | None) -> None:
+    def __init__(self, threads: int | None, borrows: bool = False) -> None:
         self.handle = None
         self.plans: OrderedDict[Key, NativePlan] = OrderedDict()
         # The plan that was used last, also in plans: to compare is less than to hash.
@@ -70,6 +82,9 @@ class Context:
         self.handle = handle.value
         if status:
             raise_status(status, self.handle)
+        functions = _openmp() if borrows else None
+        if functions is not None:
+            lib.shoal_context_borrow_threads(self.handle, *functions)
 
     def __del__(self) -> None:
         self.clear()
@@ -244,14 +259,18 @@ _mine = _PerThread()
 _forked = False
 
 
-def context_for(threads: int | None) -> Context:
-    """This thread's context with that many threads; None or 0: one per processor."""
+def context_for(threads: int | None, borrows: bool = False) -> Context:
+    """This thread's context with that many threads; None or 0: one per processor.
+    borrows: they are OpenMP's, so that OpenMP's waiting threads, of which there must be
+    as many, do not take the cores from Shoal's."""
     if _forked:
         threads = 1
     contexts = _mine.contexts
-    context = contexts.get(threads or 0)
+    number = threads or 0
+    key = ~number if borrows else number
+    context = contexts.get(key)
     if context is None:
-        context = contexts[threads or 0] = Context(threads)
+        context = contexts[key] = Context(threads, borrows)
     return context
 
 

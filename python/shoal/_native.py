@@ -184,6 +184,7 @@ SIGNATURES = {
     "shoal_context_destroy": (None, [c_void_p]),
     "shoal_context_message": (c_char_p, [c_void_p]),
     "shoal_context_threads": (c_int, [c_void_p]),
+    "shoal_context_borrow_threads": (c_int, [c_void_p, c_void_p, c_void_p]),
     "shoal_context_isa": (c_char_p, [c_void_p]),
     "shoal_kind_describe": (POINTER(KindRow), [c_int]),
     "shoal_attention_parse": (c_int, [c_void_p, c_char_p, POINTER(Attention)]),

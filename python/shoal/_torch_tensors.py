@@ -123,7 +123,7 @@ def plan_for(
             DTYPES[q.dtype],
         )
     )
-    return context_for(torch.get_num_threads()).plan(key)
+    return context_for(torch.get_num_threads(), borrows=True).plan(key)
 
 
 def out_memory(q: Tensor, shapes: tuple[torch.Size, torch.Size]) -> tuple[Tensor, Layout]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ F = torch.nn.functional
 import shoal  # noqa: E402
 import shoal.torch  # noqa: E402
 from shoal import _torch_functions, _torch_tensors  # noqa: E402
-from shoal._engine import Key, NativePlan, context_for  # noqa: E402
+from shoal._engine import Key, NativePlan, _openmp, context_for  # noqa: E402
 from shoal.torch import scaled_dot_product_attention as sdpa  # noqa: E402
 from conftest import KINDS  # noqa: E402
 
@@ -430,3 +431,21 @@ def test_empty_tensors():
         assert not out.any()
         out.sum().backward()
         assert all(x.grad.shape == x.shape and not x.grad.any() for x in inputs)
+
+
+def test_threads_are_pytorchs():
+    """Contexts for tensors borrow OpenMP's threads, with the same bits."""
+    generator = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(1, 3, 700, 16, generator=generator) for _ in range(3))
+    kind = "i-clustered-20:topk=8"
+    expected = shoal.attention(q.numpy(), k.numpy(), v.numpy(), kind, threads=1)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        found = shoal.torch.attention(q, k, v, kind)
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(found.numpy(), expected)
+    if sys.platform == "linux":
+        assert _openmp() is not None
+    assert context_for(3, borrows=True) is not context_for(3)

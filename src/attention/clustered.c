@@ -116,8 +116,7 @@ static void place_thread(clustered_thread *thread, const shoal_plan *plan,
             sh_reserve(work, plan->attention.bits * width, sizeof(float));
     if (!own->has_top)
         return;
-    thread->candidates =
-        sh_reserve(work, topk_size(k, PANELS * width), sizeof(uint64_t));
+    thread->candidates = sh_reserve(work, topk_size(k, PANELS * width), sizeof(uint64_t));
     thread->counts = sh_reserve(work, PANELS * width, sizeof(int32_t));
     thread->floor = sh_reserve(work, PANELS * width, sizeof(float));
     thread->top_key_rows = sh_reserve(work, k * D, sizeof(float));
@@ -318,8 +317,8 @@ static void cluster_task(void *shared, int64_t task, int thread) {
 static void for_clusters(const clustered_head *head, team workers,
                          void (*one)(const clustered_head *, int64_t,
                                      clustered_thread *)) {
-    sh_team_deal(workers, ceil_divide(head->slot->sorted.used, CLUSTER_TASK), cluster_task,
-                &(cluster_loop){head, one});
+    sh_team_deal(workers, ceil_divide(head->slot->sorted.used, CLUSTER_TASK),
+                 cluster_task, &(cluster_loop){head, one});
 }
 
 /* Summed in double precision, so that the centroid is the same however its members are
@@ -371,8 +370,9 @@ static float known_floor(const clustered_head *head, int64_t chunk, int64_t j) {
     const softmax_parts *parts = &head->slot->parts;
     int highest = float_order(-INFINITY);
     for (int64_t before = 0; before < chunk; before++) {
-        const int order = atomic_load_explicit(
-            &parts->floors[before * parts->clusters + j], memory_order_relaxed);
+        const int order =
+            atomic_load_explicit(&parts->floors[before * parts->clusters + j],
+                                 memory_order_relaxed);
         highest = order > highest ? order : highest;
     }
     return float_of_order(highest);
@@ -471,7 +471,7 @@ void sh_clustered_attend_keys(clustered_head *head, team workers) {
          i++)
         atomic_init(&head->slot->parts.floors[i], float_order(-INFINITY));
     sh_team_deal(workers, chunks * ceil_divide(used, centroids_per_task(head)),
-                attend_task, head);
+                 attend_task, head);
     head->slot->parts.count = chunks;
 }
 
@@ -805,7 +805,7 @@ void sh_clustered_write(clustered_head *head, team workers) {
         head->state.others_alone[j] = 0;
     }
     sh_team_deal(workers, ceil_divide(head->view.queries, MEMBER_TASK),
-                head->work->has_top ? improve_task : copy_task, head);
+                 head->work->has_top ? improve_task : copy_task, head);
     if (head->work->per_query && !head->call->plan->over)
         sh_team_deal(workers, used, cancelled_task, head);
 }

@@ -113,8 +113,7 @@ static void sort_best(int lane, int width, oracle_scratch *scratch) {
     const int32_t k = scratch->lists.k;
     uint64_t *best = best_of(scratch, lane);
     int32_t count = sh_topk_take(&scratch->lists, lane, width, best);
-    memmove(best + count, best + k,
-            sizeof *best * (size_t)scratch->unordered[lane]);
+    memmove(best + count, best + k, sizeof *best * (size_t)scratch->unordered[lane]);
     count += scratch->unordered[lane];
     memmove(best + count, best + 2 * k, sizeof *best * (size_t)scratch->lowest[lane]);
     count = sh_topk_cut(best, count + scratch->lowest[lane], k);
@@ -228,8 +227,7 @@ static void forward_task(void *shared, int64_t task, int thread) {
     search(plan, &view, masks, first, (int)(live - first), scratch);
     for (int64_t i = 0; i < live - first; i++)
         attend(call, &view, masks, first + i, best_of(scratch, i), scratch->counts[i],
-               scratch->weights,
-               out.data + (first + i) * out.stride);
+               scratch->weights, out.data + (first + i) * out.stride);
 }
 
 static void forward_head(const attention_call *call, int64_t unit, int slot,

@@ -96,8 +96,7 @@ static void place_cluster_threads(shoal_work *all, const shoal_plan *plan,
         own->half_squares = reserve_floats(work, KEY_BLOCK, r);
         own->variances = reserve_floats(work, lanes, r);
         own->expected = reserve_floats(work, KEY_BLOCK, width);
-        own->candidates =
-            sh_reserve(work, topk_size(size->p, lanes), sizeof(uint64_t));
+        own->candidates = sh_reserve(work, topk_size(size->p, lanes), sizeof(uint64_t));
         own->counts = sh_reserve(work, lanes, sizeof(int32_t));
         own->floor = reserve_floats(work, lanes, 1);
         *work = longer(order, *work);

@@ -92,14 +92,15 @@ typedef struct {
 } task_range;
 
 struct thread_pool {
-    int threads; /* the caller and the workers */
-    int started; /* workers that run */
-    pid_t owner; /* process in which they run: a fork has none of them */
-    int spins;   /* SPINS, or 0 where there are more threads than processors */
+    int threads;          /* the caller and the workers */
+    int started;          /* workers that run */
+    pid_t owner;          /* process in which they run: a fork has none of them */
+    int spins;            /* SPINS, or 0 where there are more threads than processors */
     task_range *ranges;   /* [threads] */
     pool_worker *workers; /* [threads - 1] */
-    atomic_int sleeping;    /* workers that wait on `work` */
-    atomic_int emptying;    /* the caller waits on `empty` */
+    borrowed_threads borrowed; /* parallel NULL: the workers do the work */
+    atomic_int sleeping;       /* workers that wait on `work` */
+    atomic_int emptying;       /* the caller waits on `empty` */
     atomic_int ending;
     atomic_int within_unit; /* all threads share a unit, and it has not ended */
     pthread_mutex_t lock;   /* for the two conditions alone */
@@ -256,6 +257,39 @@ team sh_team_of(const shoal_context *context) {
     return (team){context->threads, 0, context->pool};
 }
 
+static void start_workers(thread_pool *pool) {
+    /* Signals are the program's business: workers have them blocked. Where the system
+       gives no more threads, those that there are do the work. */
+    static const int own[] = {SIGBUS, SIGSEGV, SIGFPE,
+                              SIGILL}; /* of what a thread does */
+    sigset_t all, before;
+    sigfillset(&all);
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        sigdelset(&all, own[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (pool->started < pool->threads - 1) {
+        pool_worker *worker = &pool->workers[pool->started];
+        *worker = (pool_worker){.pool = pool, .number = pool->started + 1};
+        if (pthread_create(&worker->thread, NULL, work, worker) != 0)
+            break;
+        pool->started++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+void sh_pool_borrow(thread_pool *pool, borrowed_threads threads) {
+    if (pool)
+        pool->borrowed = threads;
+}
+
+/* A borrowed thread's part of the work. */
+static void join_work(void *shared) {
+    thread_pool *pool = shared;
+    const int number = pool->borrowed.number();
+    if (number >= 0 && number < pool->threads)
+        run_tasks(pool, number);
+}
+
 /* Cuts the tasks into `ranges` of them. Thread t begins with range t; whoever has come to
    the end of its own goes on with the others'. */
 static void run_ranges(team workers, int64_t count, int ranges, task_function *run,
@@ -266,27 +300,12 @@ static void run_ranges(team workers, int64_t count, int ranges, task_function *r
             run(shared, task, workers.self);
         return;
     }
-    if (pool->owner != getpid())
+    if (pool->owner != getpid()) {
+        pool->borrowed = (borrowed_threads){0}; /* a fork has none of those either */
         begin(pool);
-    if (pool->started == 0) {
-        /* Signals are the program's business: workers have them blocked. Where the system
-           gives no more threads, those that there are do the work. */
-        static const int own[] = {SIGBUS, SIGSEGV, SIGFPE,
-                                  SIGILL}; /* of what a thread does */
-        sigset_t all, before;
-        sigfillset(&all);
-        for (size_t i = 0; i < sizeof own / sizeof *own; i++)
-            sigdelset(&all, own[i]);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
-        while (pool->started < pool->threads - 1) {
-            pool_worker *worker = &pool->workers[pool->started];
-            *worker = (pool_worker){.pool = pool, .number = pool->started + 1};
-            if (pthread_create(&worker->thread, NULL, work, worker) != 0)
-                break;
-            pool->started++;
-        }
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
     }
+    if (pool->started == 0 && !pool->borrowed.parallel)
+        start_workers(pool);
     pool->run = run;
     pool->shared = shared;
     pool->range_count = ranges;
@@ -294,6 +313,11 @@ static void run_ranges(team workers, int64_t count, int ranges, task_function *r
         pool->ranges[i].end = count * (i + 1) / ranges;
         atomic_store_explicit(&pool->ranges[i].next, count * i / ranges,
                               memory_order_relaxed);
+    }
+    if (pool->borrowed.parallel) {
+        pool->borrowed.parallel(join_work, pool, (unsigned)pool->threads, 0);
+        run_tasks(pool, 0); /* what is left if no thread joined */
+        return;
     }
     atomic_store_explicit(&pool->gate, GATE_OPEN, memory_order_release);
     announce(pool);

@@ -26,6 +26,14 @@ long sh_default_threads(void);
 thread_pool *sh_pool_create(shoal_context *context, int threads);
 void sh_pool_destroy(shoal_context *context, thread_pool *pool); /* NULL is legal */
 
+/* The caller's threads: see shoal_context_borrow_threads. */
+typedef struct {
+    void (*parallel)(void (*body)(void *data), void *data, unsigned threads,
+                     unsigned flags);
+    int (*number)(void);
+} borrowed_threads;
+void sh_pool_borrow(thread_pool *pool, borrowed_threads threads); /* NULL is legal */
+
 /* Who may share a piece of work: `threads` of them numbered from 0, or, when threads is
    1, the one thread numbered `self` (whose scratch memory the work must use). */
 typedef struct {

@@ -179,8 +179,8 @@ void sh_topk_finish(topk_lists *lists, int width) {
 int32_t sh_topk_take(const topk_lists *lists, int lane, int width, uint64_t *to) {
     const int32_t count = lists->counts[lane];
     for (int64_t i = 0; i < count; i++)
-        to[i] = candidate_pack(lists->list[i * width + lane],
-                               lists->keys[i * width + lane]);
+        to[i] =
+            candidate_pack(lists->list[i * width + lane], lists->keys[i * width + lane]);
     return count;
 }
 

@@ -272,8 +272,8 @@ static void assign_bounded(const kmeans_pass *pass, kmeans_tally *tally,
     uint64_t taken = pack_bits(take), waiting = pack_bits(wait);
     for (uint64_t left = pack_bits(look); left; left &= left - 1) {
         const int i = __builtin_ctzll(left);
-        const uint64_t farther =
-            hash_distance(pass, here->first + i, here->own[i]) > here->before[i];
+        const uint64_t farther = hash_distance(pass, here->first + i, here->own[i]) >
+                                 here->before[i];
         waiting |= farther << i;
         taken |= (farther ^ 1) << i;
     }

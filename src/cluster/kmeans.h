@@ -71,17 +71,17 @@ void sh_hash_queries(const kernel_table *kernels, const float *q, int64_t stride
    cache line. */
 typedef struct {
     _Alignas(CACHE_LINE) int16_t *net; /* [C][64 W]: came, less left, since a flush */
-    int16_t *moves;       /* [C]: hashes that came or left, since the last flush */
-    int32_t *size_change; /* [C] */
-    int32_t *change;      /* [C][64 W]: what was flushed */
-    uint8_t *flushed;     /* [C]: whether anything was */
-    int round;                    /* of the work, when the thread last had a task */
-    uint64_t *centres;            /* [C][W]: those that its tables are of */
-    uint8_t *tables;              /* [C][16 W][16] */
-    uint8_t *changed_tables;      /* [changed_count][16 W][16] */
-    uint8_t *nibbles;             /* [16 W][HASH_BLOCK] */
-    uint8_t *planes;              /* [8 W][HASH_BLOCK]: hashes of those that wait */
-    int32_t waiting[HASH_BLOCK];  /* queries that need a look at all centres */
+    int16_t *moves;              /* [C]: hashes that came or left, since the last flush */
+    int32_t *size_change;        /* [C] */
+    int32_t *change;             /* [C][64 W]: what was flushed */
+    uint8_t *flushed;            /* [C]: whether anything was */
+    int round;                   /* of the work, when the thread last had a task */
+    uint64_t *centres;           /* [C][W]: those that its tables are of */
+    uint8_t *tables;             /* [C][16 W][16] */
+    uint8_t *changed_tables;     /* [changed_count][16 W][16] */
+    uint8_t *nibbles;            /* [16 W][HASH_BLOCK] */
+    uint8_t *planes;             /* [8 W][HASH_BLOCK]: hashes of those that wait */
+    int32_t waiting[HASH_BLOCK]; /* queries that need a look at all centres */
     int waiting_count;
 } kmeans_tally;
 
@@ -89,9 +89,9 @@ typedef struct {
     int clusters, words;
     uint64_t *centres; /* [C][W] */
     uint8_t *changed;  /* [C]: 1 where the centre is not what it was an iteration ago */
-    int32_t *changed_list;   /* [changed_count]: which those are, ascending */
+    int32_t *changed_list; /* [changed_count]: which those are, ascending */
     int changed_count;
-    int round; /* counts the assignments */
+    int round;           /* counts the assignments */
     int32_t *bit_count;  /* [C][64 W]: members that have the bit */
     int32_t *sizes;      /* [C] */
     int32_t *change;     /* [C][kmeans_counters]: of bit_count, and of the size */

@@ -115,8 +115,7 @@ static void collect(const float *scores, int width, int count, int32_t first,
 }
 
 static void collect_all(const float *scores, int width, int count, int32_t first,
-                        const float *floor, float *list, int32_t *keys,
-                        int32_t *counts) {
+                        const float *floor, float *list, int32_t *keys, int32_t *counts) {
     const int64_t from = (int64_t)counts[0] * width;
     const vf none = v_splat(-__builtin_inff());
     for (int i = 0; i < width; i += LANES) {
@@ -211,7 +210,8 @@ static void cut_lists(int width, int32_t rows, int32_t k, int32_t most, float *l
         const vi next = next_order(&now, k, turn);
         const vf bound = (vf)v_order(next);
         vi some = {0};
-        UNROLL_BY(4) for (int32_t r = 0; r < rows; r++)
+        UNROLL_BY(4)
+        for (int32_t r = 0; r < rows; r++)
             some -= (vi)(v_load(list + (int64_t)r * width) >= bound);
         const vi up = active & (some >= k), down = active & (some < k);
         now.least = v_choose(up, next, now.least);
@@ -229,8 +229,8 @@ static void cut_lists(int width, int32_t rows, int32_t k, int32_t most, float *l
     for (int32_t r = 0; r < rows; r++) {
         float *row = list + (int64_t)r * width;
         const vi is_kept = v_index(r) < kept;
-        v_store(row, (vf)v_choose(is_kept, (vi)v_load(row),
-                                  (vi)v_splat(-__builtin_inff())));
+        v_store(row,
+                (vf)v_choose(is_kept, (vi)v_load(row), (vi)v_splat(-__builtin_inff())));
     }
     const vf low = v_load(floor);
     v_store(floor, (vf)v_choose(enough & (vi)(least > low), (vi)least, (vi)low));

@@ -149,6 +149,21 @@ const char *shoal_context_isa(const shoal_context *context) {
     return context && context->kernels ? context->kernels->isa : "none";
 }
 
+shoal_status shoal_context_borrow_threads(shoal_context *context,
+                                          void (*parallel)(void (*body)(void *data),
+                                                           void *data, unsigned threads,
+                                                           unsigned flags),
+                                          int (*thread_number)(void)) {
+    if (!context || !context->kernels)
+        return SHOAL_INVALID;
+    if (!parallel != !thread_number)
+        return sh_fail(context, SHOAL_INVALID,
+                       "shoal_context_borrow_threads: parallel and thread_number must "
+                       "both be functions, or both NULL");
+    sh_pool_borrow(context->pool, (borrowed_threads){parallel, thread_number});
+    return SHOAL_OK;
+}
+
 int shoal_context_threads(const shoal_context *context) {
     return context ? context->threads : 0;
 }

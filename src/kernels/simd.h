@@ -93,8 +93,9 @@ INLINE vh h_add_where(vh x, vh by, uint64_t bits) {
     return (vh)_mm512_mask_add_epi16((__m512i)x, (__mmask32)bits, (__m512i)x,
                                      (__m512i)by);
 #elif defined(__AVX2__)
-    const vh own = {1,     1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
-                    1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, INT16_MIN};
+    const vh own = {1,       1 << 1,  1 << 2,  1 << 3,   1 << 4,  1 << 5,
+                    1 << 6,  1 << 7,  1 << 8,  1 << 9,   1 << 10, 1 << 11,
+                    1 << 12, 1 << 13, 1 << 14, INT16_MIN};
     return x + (by & (vh)((h_splat((int16_t)bits) & own) == own));
 #else
     const vh own = {1, 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 6, 1 << 7};

@@ -143,8 +143,7 @@ static void collect(const float *scores, int width, int count, int32_t first,
 }
 
 static void collect_all(const float *scores, int width, int count, int32_t first,
-                        const float *floor, float *list, int32_t *keys,
-                        int32_t *counts) {
+                        const float *floor, float *list, int32_t *keys, int32_t *counts) {
     for (int i = 0; i < width; i++)
         for (int r = 0; r < count; r++) {
             const float score = scores[r * width + i];

@@ -420,8 +420,8 @@ static void check_cut_lane(const float *before, const float *list, const int32_t
         assert_true(at_least >= k);
 }
 
-static void cut_once(const checked_kernels *kernels, int width, int rows, int k,
-                     int most, int salt) {
+static void cut_once(const checked_kernels *kernels, int width, int rows, int k, int most,
+                     int salt) {
     const size_t bytes = (size_t)(rows * width) * 4;
     float *before = guarded_input(bytes), *list = guarded_output(bytes);
     int32_t *keys = guarded_output(bytes), *counts = guarded_output((size_t)width * 4);
@@ -449,8 +449,7 @@ static void cut_once(const checked_kernels *kernels, int width, int rows, int k,
                            lowest + i);
         for (int lane = 0; lane < kernels->lanes; lane++)
             check_cut_lane(before + i + lane, list + i + lane, keys + i + lane, width,
-                           rows, k, most, counts[i + lane], old[lane],
-                           lowest[i + lane]);
+                           rows, k, most, counts[i + lane], old[lane], lowest[i + lane]);
     }
     guarded_finish("cut_lists");
 }
