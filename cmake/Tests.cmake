@@ -4,7 +4,7 @@
 enable_testing()
 set(unwatched ${CMAKE_CURRENT_SOURCE_DIR}/tests/thread_sanitizer.txt)
 set(test_environment UBSAN_OPTIONS=print_stacktrace=1
-    "TSAN_OPTIONS=die_after_fork=0 suppressions=${unwatched}")
+    TSAN_OPTIONS=suppressions=${unwatched})
 function(shoal_test name)
     cmake_parse_arguments(PARSE_ARGV 1 test "" "" COMMAND)
     add_test(NAME ${name} COMMAND ${test_COMMAND})
