@@ -800,7 +800,7 @@ static void stopped_work_goes_on(void **state) {
             flip_a_byte(path, 5000);
         stop = (stop_half_way){.goes_on = true};
         shoal_corpus *corpus = open_good(&options);
-        assert_int_equal(shoal_corpus_describe(corpus).bad, 1);
+        assert_int_equal(shoal_corpus_describe(corpus)->bad, 1);
         shoal_corpus_destroy(corpus);
         assert_int_equal(stop.first > chunk, !damaged);
         assert_same_files(only_file(in_parts, ".features", path), whole);
