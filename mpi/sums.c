@@ -101,7 +101,7 @@ static shoal_status begin_whole(mpi_transport *self, running_sum *sum) {
             code = send_part(self, sum, own, rank, sum->tag + 1);
     }
     sum->stage = SUM_WHOLE;
-    return sh_mpi_check(self, code, "a sum cannot go on");
+    return sh_mpi_check(self, code, "a sum cannot continue");
 }
 
 /* ---- Those on their way ------------------------------------------------------------ */
@@ -167,7 +167,7 @@ static shoal_status begin_one(mpi_transport *self, shoal_sum_type type, int64_t 
         code = send_part(self, sum, rank, rank, sum->tag);
     }
     sum->stage = SUM_PARTS;
-    return sh_mpi_check(self, code, "a sum cannot be begun");
+    return sh_mpi_check(self, code, "a sum cannot start");
 }
 
 shoal_status sh_mpi_sum_begin(mpi_transport *self, shoal_sum_type type, int64_t count,
@@ -184,7 +184,7 @@ static shoal_status look_at(mpi_transport *self, running_sum *sum) {
     int there = 0;
     const int code =
         MPI_Testall(sum->request_count, sum->requests, &there, MPI_STATUSES_IGNORE);
-    const shoal_status status = sh_mpi_check(self, code, "a sum broke off");
+    const shoal_status status = sh_mpi_check(self, code, "a sum failed");
     if (status != SHOAL_OK || !there)
         return status;
     if (sum->stage == SUM_PARTS)

@@ -59,7 +59,7 @@ static shoal_status look(mpi_transport *self, int *left) {
     status = sh_mpi_check(self,
                           MPI_Testall(self->request_count, self->requests, &there,
                                       MPI_STATUSES_IGNORE),
-                          "a message broke off");
+                          "a message failed");
     if (there)
         self->request_count = 0;
     return status;
@@ -121,7 +121,7 @@ static shoal_status post(mpi_transport *self, part_message m) {
                                 : MPI_Irecv(m.at + first, bytes, MPI_BYTE, m.rank,
                                             MESSAGE_TAG, self->talk, request);
         if (code != MPI_SUCCESS)
-            return sh_mpi_check(self, code, "a message cannot be begun");
+            return sh_mpi_check(self, code, "a message cannot start");
         self->public.sent += m.send ? bytes : 0;
     }
     return SHOAL_OK;
@@ -162,7 +162,8 @@ static shoal_status exchange(shoal_transport *public, const int64_t *to_sizes,
         if (to_sizes[rank] < 0 || from_sizes[rank] < 0)
             return sh_mpi_fail(self, "exchange: a size is negative");
     if (to_sizes[public->rank] != from_sizes[public->rank])
-        return sh_mpi_fail(self, "exchange: a rank's sizes of itself differ");
+        return sh_mpi_fail(self,
+                           "exchange: the sizes that a rank sends to itself differ");
     return exchange_all(self, (traffic){.to_sizes = to_sizes,
                                         .from_sizes = from_sizes,
                                         .send = (char *)(uintptr_t)send,
@@ -186,7 +187,7 @@ static shoal_status gather(shoal_transport *public, int64_t bytes, const void *o
         status = sh_mpi_check(self,
                               MPI_Iallgather(own, (int)bytes, MPI_BYTE, all, (int)bytes,
                                              MPI_BYTE, self->talk, request),
-                              "a gather cannot be begun");
+                              "a gather cannot start");
     self->public.sent += request ? bytes * (self->public.ranks - 1) : 0;
     pthread_mutex_unlock(&self->lock);
     return status == SHOAL_OK ? wait_for(self, false) : status;
@@ -210,7 +211,7 @@ static shoal_status broadcast(shoal_transport *public, int32_t root, int64_t byt
     shoal_status status = SHOAL_OK;
     if (bytes < 0 || root < 0 || root >= public->ranks)
         return sh_mpi_fail(self,
-                           "broadcast: bytes is negative, or there is no such rank");
+                           "broadcast: bytes is negative, or the rank does not exist");
     for (int64_t first = 0; first < bytes && status == SHOAL_OK; first += MESSAGE) {
         const int some = (int)(bytes - first < MESSAGE ? bytes - first : MESSAGE);
         pthread_mutex_lock(&self->lock);
@@ -218,7 +219,7 @@ static shoal_status broadcast(shoal_transport *public, int32_t root, int64_t byt
         status = request ? sh_mpi_check(self,
                                         MPI_Ibcast((char *)values + first, some, MPI_BYTE,
                                                    root, self->talk, request),
-                                        "a broadcast cannot be begun")
+                                        "a broadcast cannot start")
                          : SHOAL_NO_MEMORY;
         pthread_mutex_unlock(&self->lock);
         public->sent += root == public->rank ? some : 0;
@@ -232,7 +233,7 @@ static shoal_status broadcast(shoal_transport *public, int32_t root, int64_t byt
 
 static shoal_status check_sum(mpi_transport *self, shoal_sum_type type, int64_t count) {
     if (sh_mpi_size(type) == 0 || count < 0)
-        return sh_mpi_fail(self, "sum: there is no such type, or count is negative");
+        return sh_mpi_fail(self, "sum: unknown type, or count is negative");
     return SHOAL_OK;
 }
 
@@ -292,13 +293,14 @@ static shoal_status begin_mpi(mpi_transport *self) {
     int begun = 0, ended = 0, threads = MPI_THREAD_SINGLE;
     MPI_Finalized(&ended);
     if (ended)
-        return sh_mpi_fail(self, "MPI was ended before, and cannot be begun again");
+        return sh_mpi_fail(self,
+                           "MPI was finalized before and cannot be initialized again");
     MPI_Initialized(&begun);
     if (begun) {
         MPI_Query_thread(&threads);
     } else if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &threads) !=
                MPI_SUCCESS) {
-        return sh_mpi_fail(self, "MPI cannot be begun");
+        return sh_mpi_fail(self, "MPI cannot be initialized");
     } else {
         self->ends_mpi = true;
     }
@@ -343,7 +345,7 @@ static shoal_status tell_facts(mpi_transport *self) {
     snprintf(own.name, sizeof own.name, "%.*s", NAME - 1, name);
     const int code = MPI_Allgather(&own, sizeof own, MPI_BYTE, self->facts, sizeof own,
                                    MPI_BYTE, self->talk);
-    return sh_mpi_check(self, code, "the ranks cannot speak to each other");
+    return sh_mpi_check(self, code, "the ranks cannot communicate");
 }
 
 shoal_status shoal_mpi_open(const shoal_mpi_options *options,

@@ -47,11 +47,10 @@ static void look_for_silence(mpi_transport *self, double now) {
     const int rank = rank_before(self);
     if (silent <= self->options.patience)
         return;
-    snprintf(
-        message, sizeof message,
-        "rank %d, process %lld on %s, was silent for %.0f seconds: it is stopped, or "
-        "its machine or the network is down",
-        rank, (long long)self->facts[rank].process, self->facts[rank].name, silent);
+    snprintf(message, sizeof message,
+             "rank %d, process %lld on %s, has not responded for %.0f seconds: it is "
+             "stopped, or its machine or the network is down",
+             rank, (long long)self->facts[rank].process, self->facts[rank].name, silent);
     lose(self, message);
 }
 
@@ -120,7 +119,7 @@ shoal_status sh_mpi_watch_begin(mpi_transport *self) {
     pthread_sigmask(SIG_SETMASK, &kept, NULL);
     return self->watch.running
                ? SHOAL_OK
-               : sh_mpi_fail(self, "no thread can be made to watch over the ranks");
+               : sh_mpi_fail(self, "cannot create a thread to watch the ranks");
 }
 
 void sh_mpi_watch_end(mpi_transport *self) {

@@ -87,7 +87,7 @@ def test_it_is_what_one_process_finds(ranks, tmp_path):
 
 def test_what_cannot_be_is_refused_on_all_ranks(tmp_path):
     for found in spread(2, tmp_path, ["local-4", "shoal-6", "clustered-3"]):
-        assert "kinds that can" in found["local-4"]
+        assert "kinds that do" in found["local-4"]
         assert "q-clustered-C" in found["shoal-6"]
         assert not isinstance(found["clustered-3"], str)  # and the ranks go on
 
@@ -96,7 +96,7 @@ def test_types_are_refused():
     q, k, v, _ = tensors()
     with pytest.raises(shoal.ShoalError, match="float64"):
         distributed.attention(q.double(), k, v)
-    with pytest.raises(shoal.ShoalError, match="do not fit"):
+    with pytest.raises(shoal.ShoalError, match="do not match"):
         distributed.attention(q, k[:, :, :-1], v)
 
 

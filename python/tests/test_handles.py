@@ -97,7 +97,7 @@ def test_a_callback_cannot_wait_for_itself():
     slow = Slow()
     with slow._turn():
         for call in (slow.work, slow.close):
-            with pytest.raises(shoal.ShoalError, match="this very thread"):
+            with pytest.raises(shoal.ShoalError, match="by this thread"):
                 call()
     slow.work()
 
@@ -228,9 +228,9 @@ def test_options_of_an_encoder(encoder):
         ("attention", None),
     ):
         refused(f"^{name} ", shoal.TextEncoder, folder, **{name: wrong})
-    refused("^folder has a zero byte", shoal.TextEncoder, str(folder) + "\0x")
+    refused("^folder contains a zero byte", shoal.TextEncoder, str(folder) + "\0x")
     refused(r"^texts\[1\] is a int", encoder.embed, ["a", 7])
-    refused(r"^texts\[0\] cannot be written", encoder.embed, ["\ud800"])
+    refused(r"^texts\[0\] cannot be encoded", encoder.embed, ["\ud800"])
     assert encoder.embed(["a\0b"]).shape == (1, 16)  # lengths are given: nothing is cut
 
 
@@ -254,7 +254,7 @@ def test_options_of_speech(speech):
         ("duration", "3"),
     ):
         refused(f"^{name} ", speech.transcribe, np.zeros(100), **{name: wrong})
-    refused("^sound has a zero byte", speech.transcribe, "talk.flac\0x")
+    refused("^sound contains a zero byte", speech.transcribe, "talk.flac\0x")
 
 
 def test_conversions_name_their_argument():
@@ -284,4 +284,4 @@ def test_top_keys_whose_numbers_follow_from_the_sizes():
 def test_groups_are_refused_before_any_work(monkeypatch):
     q, k, _ = arrays()
     monkeypatch.setattr(shoal.Plan, "forward", None)
-    refused("full has no groups", shoal.groups, q, k, "full")
+    refused("full has no clusters of queries", shoal.groups, q, k, "full")

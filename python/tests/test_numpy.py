@@ -270,7 +270,7 @@ def test_plan():
     assert 1e-4 < plan.error_estimate(samples=50).relative_error < 1
     expected = shoal.attention_grad(q, k, v, out, "i-clustered-7:topk=9")
     assert all(np.array_equal(a, b) for a, b in zip(plan.backward(out), expected))
-    with pytest.raises(shoal.ShoalError, match="do not fit the plan"):
+    with pytest.raises(shoal.ShoalError, match="do not match the plan"):
         plan.forward(q[:, :, :30], k, v)
     with pytest.raises(shoal.ShoalError, match="Plan.like"):
         plan.forward(q.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3), k, v)

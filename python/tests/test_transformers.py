@@ -483,7 +483,7 @@ def test_use_kind_trains_and_leaves_dropout_out_only_when_told():
             pass
     with shoal.torch.use_kind(model, "full"):
         model(tokens).last_hidden_state.sum().backward()
-    with pytest.warns(UserWarning, match="left out"):
+    with pytest.warns(UserWarning, match="omitted"):
         with shoal.torch.use_kind(model, "clustered-7", skip_dropout=True):
             model(tokens).last_hidden_state.square().sum().backward()
     assert all(p.grad is not None for p in model.encoder.parameters())
@@ -513,7 +513,7 @@ def test_register_can_leave_dropout_out():
 
 
 def test_use_kind_refuses_models_without_attention():
-    with pytest.raises(shoal.ShoalError, match="no attention to swap"):
+    with pytest.raises(shoal.ShoalError, match="no attention to replace"):
         with shoal.torch.use_kind(torch.nn.Linear(2, 2).eval(), "full"):
             pass
 

@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* for sched_getaffinity */
 #include "base/parallel.h"
 
 #include <limits.h>
@@ -13,7 +13,7 @@
 #include "base/context.h"
 #include "base/memory.h"
 
-/* ---- How many --------------------------------------------------------------------- */
+/* ---- Number of threads ------------------------------------------------------------ */
 
 static long processors(void) {
 #ifdef __linux__
@@ -25,8 +25,8 @@ static long processors(void) {
     return online > 0 ? online : 1;
 }
 
-/* OpenMP's variable, since people set it for every program at once. It may be a list, of
-   which the first number is meant. */
+/* OpenMP's variable, because users set it for all programs. It may be a list, of which
+   the first number applies. */
 long sh_default_threads(void) {
     const char *text = getenv("OMP_NUM_THREADS");
     if (!text || !*text) {
@@ -40,8 +40,9 @@ long sh_default_threads(void) {
 
 /* ---- Waiting ---------------------------------------------------------------------- */
 
-/* Active waiting: about 30 microseconds, several times what passes between two pieces of
-   work of one call, and little beside the time slice of a program that needs the core. */
+/* Spinning for about 30 microseconds: several times the interval between two pieces of
+   work of one call, and short compared with the time slice of a program that needs the
+   core. */
 enum { SPINS = 1000 };
 
 static void pause_briefly(void) {
@@ -52,8 +53,8 @@ static void pause_briefly(void) {
 #endif
 }
 
-/* Where every thread has a core the turn comes soon. Where not, this thread yields its
-   core, and sleeps at last: the thread whose turn it is may need the core. */
+/* If every thread has a core, the turn comes soon. If not, this thread yields its core,
+   and finally sleeps: the thread whose turn it is may need the core. */
 void sh_await_turn(atomic_int *turn, int mine) {
     const struct timespec moment = {.tv_nsec = 50000};
     for (int spins = 1; atomic_load_explicit(turn, memory_order_acquire) != mine;
@@ -72,33 +73,33 @@ void sh_pass_turn(atomic_int *turn, int mine) {
 
 /* ---- The pool --------------------------------------------------------------------- */
 
-/* The gate: who may touch the work. The caller opens it; a worker enters while it is open
-   and leaves when no task is left; the caller closes it and waits for it to be empty. A
-   worker that wakes late finds it closed and has missed nothing. */
+/* The gate controls access to the work. The caller opens it; a worker enters while it
+   is open and leaves when no task is left; the caller closes it and waits until it is
+   empty. A worker that wakes late finds it closed and has missed nothing. */
 enum { GATE_OPEN = 1 << 30 }; /* plus the number of workers inside */
 
 typedef struct {
     thread_pool *pool;
     pthread_t thread;
-    int number; /* of the thread, from 1 */
+    int number; /* thread number, from 1 */
 } pool_worker;
 
 struct thread_pool {
-    int threads; /* the caller and the workers */
-    int started; /* workers that run */
-    pid_t owner; /* process in which they run: a fork has none of them */
-    int spins;   /* SPINS, or 0 where there are more threads than processors */
+    int threads; /* caller and workers */
+    int started; /* running workers */
+    pid_t owner; /* process in which they run: a forked child has none of them */
+    int spins;   /* SPINS, or 0 if there are more threads than processors */
     /* The work. Written while the gate is closed and empty. */
     task_function *run;
     void *shared;
     int64_t count;
-    atomic_int_least64_t next; /* the first task that nobody has taken */
+    atomic_int_least64_t next; /* the first task that is not taken */
     atomic_int gate;
-    atomic_uint works;   /* counts them: workers wait for it to change */
+    atomic_uint works;   /* counter that workers wait for */
     atomic_int sleeping; /* workers that wait on `work` */
     atomic_int emptying; /* the caller waits on `empty` */
     atomic_int ending;
-    pthread_mutex_t lock; /* for the two conditions alone */
+    pthread_mutex_t lock; /* only for the two conditions */
     pthread_cond_t work, empty;
     pool_worker *workers; /* [threads - 1] */
 };
@@ -128,7 +129,7 @@ static void leave(thread_pool *pool) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* Returns the number of the newest work, once it is not `seen` any more. */
+/* Waits until the number of the work differs from `seen`, and returns it. */
 static unsigned await_work(thread_pool *pool, unsigned seen) {
     unsigned now = atomic_load(&pool->works);
     for (int spins = 0; now == seen && spins < pool->spins; spins++) {
@@ -172,7 +173,7 @@ static void begin(thread_pool *pool) {
     pthread_cond_init(&pool->empty, NULL);
 }
 
-/* Lets the workers see that there is something new. */
+/* Wakes the workers. */
 static void announce(thread_pool *pool) {
     atomic_fetch_add(&pool->works, 1);
     if (!atomic_load(&pool->sleeping))
@@ -239,10 +240,10 @@ void sh_team_run(team workers, int64_t count, task_function *run, void *shared) 
     if (pool->owner != getpid())
         begin(pool);
     if (pool->started == 0) {
-        /* Signals are the program's business: workers have them blocked. Where the system
-           gives no more threads, those that there are do the work. */
+        /* Workers block signals, which belong to the program. If the system cannot
+           create more threads, the existing ones do the work. */
         static const int own[] = {SIGBUS, SIGSEGV, SIGFPE,
-                                  SIGILL}; /* of what a thread does */
+                                  SIGILL}; /* synchronous signals */
         sigset_t all, before;
         sigfillset(&all);
         for (size_t i = 0; i < sizeof own / sizeof *own; i++)

@@ -129,7 +129,7 @@ text_mode() {
     into table.txt bench --lengths 64,100 --heads 1 --dim 8 --kinds full,clustered-5 \
         --repeats 1 &&
         grep -qE '^ +64  full ' table.txt && grep -qE '^ +100  clustered-5 ' table.txt &&
-        grep -q 'Every time is of a verified result' table.txt
+        grep -q 'All times are of verified results' table.txt
 }
 check "bench table" text_mode
 check "bench estimates what exceeds the budget" into estimate.json bench --lengths \
@@ -264,17 +264,17 @@ expect "bench --help" 0 "usage: shoal bench" bench --help
 check "bench shows shoal by default" says "full,shoal,clustered-100"
 expect "bench refuses a kind" 2 "clusterd-9" bench --kinds clusterd-9
 expect "bench refuses a length" 2 "--lengths" bench --lengths 12,x
-expect "bench refuses lengths that shrink" 2 "must grow" bench --lengths 64,32
+expect "bench refuses lengths that shrink" 2 "must increase" bench --lengths 64,32
 expect "bench refuses a mode" 2 "forward or train" bench --mode backward
 expect "bench refuses a scope" 2 "must be attention or layer" bench --scope model
 expect "bench refuses a feed-forward without a layer" 2 "needs --scope layer" bench \
     --feed-forward 64
 expect "bench refuses values of another size in a layer" 2 \
-    "in a layer it is --dim" bench --scope layer --value-dim 32
+    "needs --value-dim equal to --dim" bench --scope layer --value-dim 32
 expect "bench refuses repeats" 2 "--repeats" bench --repeats 0
 expect "bench refuses an instruction set" 2 "isa" bench --isa sse9
 expect "bench refuses an option" 2 "did you mean --kinds" bench --knds full
-expect "bench refuses a word" 2 "one word too many" bench full
+expect "bench refuses a word" 2 "unexpected argument" bench full
 expect "bench refuses a folder that is not there" 4 "nowhere/x.csv" bench \
     --csv nowhere/x.csv
 [ $plots = no ] || expect "bench refuses other pictures" 2 ".svg or .png" bench \

@@ -39,6 +39,6 @@ expect "a layer with gradients, seven ranks" 0 same_groups \
 report "its rows" "$(tool rows out 7 layer train 2 2>&1)"
 expect "the table" 0 "2 ranks" ranks 2 bench $few --mode train
 report "has a line for each" "$([ "$(grep -c ' full ' out)" = 2 ] || cat out)"
-expect "no picture" 2 "no --csv and no --plot" ranks 2 bench $few --plot no.svg
-expect "a kind that cannot" 2 "kinds that can" ranks 2 bench --kinds lsh-1 --lengths 5
+expect "no picture" 2 "csv and --plot are not available" ranks 2 bench $few --plot no.svg
+expect "a kind that cannot" 2 "kinds that do" ranks 2 bench --kinds lsh-1 --lengths 5
 finish

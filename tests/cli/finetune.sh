@@ -73,8 +73,8 @@ sys.stdout.buffer.write(b[8 + struct.unpack('<Q', b[:8])[0]:])"
 }
 
 # ---- The command line ------------------------------------------------------------------
-expect "no task of GLUE" 2 "no task of GLUE" shoal train glue -o x
-expect "unknown task of GLUE" 2 "there is no task FLY of GLUE; there are CoLA" \
+expect "no task of GLUE" 2 "no GLUE task" shoal train glue -o x
+expect "unknown task of GLUE" 2 "GLUE has no task FLY; tasks: CoLA" \
     shoal train glue FLY -o x
 expect "no data" 2 "glue needs --data" shoal train glue RTE -o x
 expect "no model" 2 "needs --model" shoal train glue rte --data glue -o x
@@ -82,7 +82,7 @@ expect "no dev" 2 "squad needs --data TRAIN.json and --dev" shoal train squad \
     --data train.json --model "$models/bert" -o x
 expect "a task that is not there" 3 "glue has no MNLI/train.tsv of the task MNLI" \
     shoal train glue MNLI --data glue --model "$models/roberta" --set max_length=64 -o x
-expect "ModernBERT" 3 "can embed, and not be trained" shoal train glue RTE --data glue \
+expect "ModernBERT" 3 "can embed but not be trained" shoal train glue RTE --data glue \
     --model "$models/modern" -o x
 expect "positions" 2 "the model has 64" shoal train glue RTE --data glue \
     --model "$models/bert" -o x
@@ -107,7 +107,7 @@ bad() { # NAME WORDS ROW: the fourth line of train.tsv is refused by its number
 }
 bad "three columns" "it has 3 columns; it should have 4" 'a\tb\t1'
 bad "another class" 'its label is "2"' 'a\tb\t2\t3'
-words='it should be entailment, not_entailment or a class from 0 to 1'
+words='it must be entailment, not_entailment or a class from 0 to 1'
 bad "another word" 'its label is "x"; '"$words" 'a\tb\tx\t3'
 bad "no class" 'its label is ""' 'a\tb\t\t3'
 bad "no UTF-8" "the text is not UTF-8" 'a\xff\tb\t1\t3'
@@ -169,7 +169,7 @@ expect "radam" 0 "best" train radam "${small[@]}" --epochs 1 --set optimizer=rad
     --set average=0.9
 expect "begins with a run" 0 "best" shoal train glue QNLI --data glue --model whole \
     --out again "${small[@]}" --epochs 1
-expect "does not overwrite" 2 "already holds a training" train whole "${small[@]}"
+expect "does not overwrite" 2 "already contains a training" train whole "${small[@]}"
 cp -r glue changed
 sed -i '$s/^/huddle /' changed/RTE/train.tsv
 expect "other data" 3 "the checkpoint has data = " shoal train glue RTE --data changed \
@@ -229,7 +229,7 @@ check "where it is" json '(d["answer"], d["begin"], d["end"]) == ("clusters", 17
 expect "the best weights, silently" 0 "" shoal answer squad -q "once" -c context.txt
 check "no word" [ ! -s err ]
 rm -f squad-skipped/best.safetensors
-expect "weights that are not the best" 0 "it has no best.safetensors; these are" \
+expect "weights that are not the best" 0 "there is no best.safetensors; using" \
     shoal answer squad-skipped -q "once" -c context.txt
 for ((i = 0; i < 40; i++)); do cat context.txt; done >long.txt
 expect "answer in windows" 0 '"answer"' shoal answer squad -q "once in time" \
@@ -265,7 +265,7 @@ check "by the first token" run embed context.txt --model halved -o first.npy \
 check "and of length 1" cmp own.npy first.npy
 : >empty.txt
 expect "an empty context" 0 "" shoal answer squad -q "once" -c empty.txt
-expect "no question" 2 "no --question" shoal answer squad -c long.txt
+expect "no question" 2 "question is missing" shoal answer squad -c long.txt
 expect "no context" 3 "nowhere.txt" shoal answer squad -q a -c nowhere.txt
 expect "a run of GLUE" 3 "was trained on RTE" shoal answer whole -q a -c long.txt
 expect "no run" 3 "nowhere" shoal answer nowhere -q a -c long.txt

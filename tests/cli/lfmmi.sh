@@ -82,7 +82,7 @@ expect "a bad line" 3 "bad.txt: line 3: d has no phones" shoal train speech data
     --lexicon bad.txt --out x
 report "refusals leave no folder" "$([ -e x ] && echo "x is there")"
 grep -v DAC lexicon.txt >some.txt
-expect "utterances are left out" 0 "2 of 2 steps" shoal train speech data $small \
+expect "utterances are skipped" 0 "2 of 2 steps" shoal train speech data $small \
     --lexicon some.txt --skip-bad --steps 2 --out some
 
 # ---- Training --------------------------------------------------------------------------
@@ -143,7 +143,7 @@ expect "other kinds" 0 "uniform attention" shoal eval good --data data/test --co
     --cache cache --labels phones --attention full,clustered-3
 expect "eval joined" 0 "full" shoal eval good --data data/test --cache cache --join 4 \
     --labels phones
-expect "words are no phones" 3 "is no unit" shoal eval good --data data/test \
+expect "words are no phones" 3 "is not a unit" shoal eval good --data data/test \
     --cache cache --labels text
 expect "neither phones nor words" 3 "data/words/phones" shoal eval good \
     --data data/words --cache cache

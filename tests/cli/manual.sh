@@ -16,10 +16,10 @@ done
 shoal --help >asked
 expect "help alone" 0 "exit codes:" shoal help
 check "help alone is --help" cmp asked out
-expect "help of nothing near" 2 "there are attend, train" shoal help knitting
-expect "help of a misspelt command" 2 "did you mean attend? There are attend" \
+expect "help of nothing near" 2 "commands: attend, train" shoal help knitting
+expect "help of a misspelt command" 2 "did you mean attend? Commands: attend" \
     shoal help atend
-expect "help of two commands" 2 "one word too many" shoal help attend bench
+expect "help of two commands" 2 "unexpected argument" shoal help attend bench
 
 # ---- Manual pages and completions
 check "pages and completions are made" shoal _manual . 2026-01-02
@@ -102,7 +102,7 @@ if command -v fish >/dev/null; then
     check "fish: files" fish_offers shoal.1 "shoal attend full "
     check "fish: kinds with commas" fish_offers full,auto "shoal eval --attention full,"
     check "fish: an apostrophe" bash -c 'fish -c "source shoal.fish
-        complete -C \"shoal train --lex\"" | grep -qF "the words'"'"' phones"'
+        complete -C \"shoal eval --batc\"" | grep -qF "training'"'"'s size"'
 else
     skip fish "it is not installed"
 fi
@@ -138,7 +138,7 @@ if command -v zsh >/dev/null; then
     check "zsh: kinds" tool zsh_offers i-clustered-100 "shoal attend "
     check "zsh: options" tool zsh_offers "--save-top" "shoal attend --"
     check "zsh: choices" tool zsh_offers "vtt" "shoal transcribe --format "
-    check "zsh: an apostrophe" tool zsh_offers "the words' phones" "shoal train --le"
+    check "zsh: an apostrophe" tool zsh_offers "training's size" "shoal eval --batc"
 else
     skip zsh "it is not installed"
 fi

@@ -39,9 +39,9 @@ cp out mean.json
 maps --json -a full --head 1 >one.json
 maps --json -a full --head 2 >two.json
 check "the mean over heads" tool mean mean.json one.json two.json
-expect "kinds of one's own" 0 "0.0 % of the weight elsewhere than with full" \
+expect "kinds of one's own" 0 "0.0 % of the weight on other tokens than with full" \
     maps --attention full,q-clustered-2 --threshold 1
-expect "cut" 0 "tokens of the context are left out" maps --window 20
+expect "cut" 0 "tokens of the context are truncated" maps --window 20
 maps --window 20 --json >cut.json 2>err
 check "cut: rows sum to 1" tool whole cut.json 4
 if [ $draws = yes ]; then
@@ -57,9 +57,9 @@ fi
 expect "no layer" 2 "the model has 3 layers" maps --layer 4 -o no.svg
 expect "no head" 2 "the model has 2 heads" maps --head 3 -o no.svg
 expect "no such kind" 2 "nonsense" maps -a full,nonsense -o no.svg
-expect "queries as keys" 2 "keys of their own" maps -a lsh-1 -o no.svg
-expect "no question" 2 "no --question" shoal maps "$models/bert" -c context
-expect "no context" 2 "no --context" shoal maps "$models/bert" -q a
+expect "queries as keys" 2 "separate keys" maps -a lsh-1 -o no.svg
+expect "no question" 2 "question is missing" shoal maps "$models/bert" -c context
+expect "no context" 2 "context is missing" shoal maps "$models/bert" -q a
 expect "no model" 2 "one model" shoal maps -q a -c context
 expect "no such model" 3 "nowhere" shoal maps nowhere -q a -c context -o no.svg
 expect "no such context" 3 "nowhere" shoal maps "$models/bert" -q a -c nowhere -o no.svg

@@ -160,7 +160,7 @@ expect steep-scores 0 "full" quality steep --layers 0 --repeats 1 \
 
 # ---- Folders that cannot be measured
 bad() { rm -rf bad; cp -r self bad; }
-expect no-such-folder 3 "nowhere cannot be opened" quality nowhere
+expect no-such-folder 3 "cannot open the folder nowhere" quality nowhere
 mkdir empty; touch empty/layer0_q.txt empty/layer00_q.npy empty/xlayer0_q.npy
 expect no-layers 3 "empty has no layers" quality empty
 bad; rm bad/layer3_v.npy
@@ -168,15 +168,15 @@ expect no-values 3 "layer3_v.npy is missing" quality bad
 bad; rm bad/layer0_q.npy
 expect no-queries 3 "layer0_q.npy is missing" quality bad
 bad; tool numbers bad/layer0_v.npy 2,2,23,8 1
-expect other-length 3 "k and v must have one length" quality bad
+expect other-length 3 "k and v must have the same length" quality bad
 bad; tool numbers bad/layer0_k.npy 2,2,24,6 1
-expect other-dim 3 "q and k must have one dim" quality bad
+expect other-dim 3 "q and k must have the same dim" quality bad
 bad; tool numbers bad/layer0_k.npy 1,2,24,8 1
-expect other-batch 3 "one batch size" quality bad
+expect other-batch 3 "the same batch size" quality bad
 bad; tool numbers bad/layer0_q.npy 2,3,24,8 1
-expect other-heads 3 "divisor" quality bad
+expect other-heads 3 "divide" quality bad
 bad; for c in q k v; do tool numbers bad/layer3_$c.npy 2,2,25,8 1; done
-expect layers-differ 3 "layer 3: its shapes differ from layer 0's" quality bad
+expect layers-differ 3 "layer 3: its shapes differ from those of layer 0" quality bad
 bad; tool numbers bad/layer0_q.npy 2,24,8 1
 expect three-dimensions 3 "layer0_q.npy must be float32" quality bad
 bad; tool numbers bad/layer0_q.npy 2,2,24,8 1 i
@@ -189,7 +189,7 @@ bad; for c in q k v; do tool numbers bad/layer0_$c.npy 2,2,0,8 1; done
 expect empty-arrays 3 "empty" quality bad --layers 0
 expect second-folder-bad-says-nothing-of-first 3 "nowhere" quality self nowhere
 check nothing-measured sh -c '! test -s out'
-expect layer-not-there 3 "self has no layer 1, which --layers asks for; it has 0, 3" \
+expect layer-not-there 3 "self has no layer 1, which --layers selects; it has 0, 3" \
     quality self --layers 0..1
 expect lsh-on-cross 3 "lsh-2" quality cross --kinds lsh-2
 

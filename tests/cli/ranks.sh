@@ -189,7 +189,7 @@ expect "a launcher of another MPI" 2 "built with another MPI" \
     env PMI_SIZE=3 "$program" train copy $small --out other
 mkdir broken && cp "$(dirname "$library")/libshoal.so".?.? broken
 echo >"broken/$(basename "$library")"
-expect "a library that cannot be loaded" 4 "build Shoal where an MPI is installed" \
+expect "a library that cannot be loaded" 4 "build Shoal with MPI installed" \
     env PMI_SIZE=3 LD_LIBRARY_PATH="$work/broken" "$program" train copy $small --out other
 
 # ---- Lost ranks ------------------------------------------------------------------------
@@ -230,17 +230,17 @@ export OMPI_MCA_odls_base_sigkill_timeout=5
 check "a training begins" begin killed
 kill -9 "$(process_of 1)"
 # MPICH's launcher kills the others before they notice, and says so.
-check "a killed rank ends it" ended "has ended; this rank ends too|BAD TERMINATION"
+check "a killed rank ends it" ended "has ended; this rank stops too|BAD TERMINATION"
 check "and it goes on" copies 3 killed --resume --steps $(($(steps_of killed) + 5))
 check "no leftovers" [ -z "$(find killed -name '*.tmp')" ]
 SHOAL_MPI_PATIENCE=4 check "another begins" begin stopped
 stopped=$(process_of 1)
 kill -STOP "$stopped"
-check "a stopped rank ends it" ended "was silent for"
+check "a stopped rank ends it" ended "has not responded for"
 check "and it goes on too" copies 2 stopped --resume --steps \
     $(($(steps_of stopped) + 5))
 OMPI_MCA_odls_base_sigkill_timeout=4 check "a third begins" begin interrupted
 kill -INT "$(launcher)"
-check "an interrupt ends it" ended "the checkpoint is written. To go on"
+check "an interrupt ends it" ended "the checkpoint is written. To resume"
 report "after the last step of the log" \
     "$(says "interrupted after step $(steps_of interrupted);" || cat err)"

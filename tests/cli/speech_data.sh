@@ -45,7 +45,7 @@ expect "bad ones are skipped" 0 "2 of 2 steps" train b --skip-bad
 expect "eval counts them" 0 '"left_out": 3' shoal eval b --data data/train --cache cache \
     --skip-bad --json
 sed -i 's/$/ E/' data/dev/text
-expect "unknown units" 3 "E is no unit of the model" train c --skip-bad
+expect "unknown units" 3 "E is not a unit of the model" train c --skip-bad
 
 again
 for ((i = 100; i < 125; i++)); do
@@ -71,7 +71,7 @@ expect "nothing is joined" 0 "data/train: nothing is joined" train apart --join 
 # ---- Transcripts -----------------------------------------------------------------------
 again
 sed -i '3s/$/ caf\xe9/' data/train/text
-expect "latin1 is named" 3 "s2-002: its transcript is no UTF-8" train t
+expect "latin1 is named" 3 "s2-002: its transcript is not UTF-8" train t
 check "nothing is left of it" absent t
 expect "latin1 is skipped" 0 "2 of 2 steps" train latin --skip-bad
 again
@@ -93,7 +93,7 @@ again
 sed -i 's/$/ AB/' data/train/text
 sed -i 's/$/ BA/' data/dev/text
 rm -rf cache
-expect "words that train has not" 3 "BA is no unit of the model" train w --units words
+expect "words that train has not" 3 "BA is not a unit of the model" train w --units words
 check "what chooses units is named" says "--units and --labels"
 check "before features are made" absent cache/*.features
 expect "letters spell any word" 0 "2 of 2 steps" train w
@@ -106,7 +106,7 @@ check "has pieces of words" grep -q '_A' pieces/best.safetensors
 expect "prints words" 0 "" shoal recognise pieces data/dev/s0-000.wav
 report "a space for _" "$(grep _ out)"
 mv data/train/text data/train/said && mv data/dev/text data/dev/said
-expect "words of another file" 3 "BA is no unit of the model" train w2 --labels said
+expect "words of another file" 3 "BA is not a unit of the model" train w2 --labels said
 
 # ---- A corpus of LibriSpeech's form ----------------------------------------------------
 for part in train-clean-100 dev-clean; do
@@ -123,7 +123,7 @@ expect "no such part" 1 "there is no such folder" $prepare libri data4
 expect "trains on it" 0 "2 of 2 steps" shoal train speech data3 $small --out prepared
 
 # ---- Small things ----------------------------------------------------------------------
-expect "an unknown field" 2 "shoal train speech --print-config shows all" train f \
+expect "an unknown field" 2 "shoal train speech --print-config lists all" train f \
     --set zzzzzzzz=1
 report "lines of help" "$(shoal train --help | awk 'length > 96')"
 
@@ -135,7 +135,7 @@ expect "other speakers are other data" 3 "the checkpoint has data = " train resu
     --resume
 again
 sed -i 's/ A/ E/' data/*/text
-expect "weights of other units" 3 "its speech.units are not those of this training" \
+expect "weights of other units" 3 "its speech.units differ from those of this training" \
     train from --from resumed
 
 # ---- Rates -----------------------------------------------------------------------------

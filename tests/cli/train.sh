@@ -107,7 +107,7 @@ sys.stdout.buffer.write(b[8 + struct.unpack('<Q', b[:8])[0]:])"
 }
 
 # ---- The command line ------------------------------------------------------------------
-expect "help" 0 "(default: 0.0002)" shoal train --help
+expect "help" 0 "(default: 0.0002;" shoal train --help
 expect "no task" 2 "no task" shoal train
 expect "two tasks" 2 "one task" shoal train copy copy
 expect "unknown task" 2 'there is no task "fly"; tasks: copy' shoal train fly -o x
@@ -144,7 +144,7 @@ report "a line per step" \
     "$([ "$(steps_of whole)" = 40 ] || echo "not 40 lines")"
 report "a line per validation" \
     "$([ "$(grep -c validation_loss whole/log.jsonl)" = 4 ] || echo "not 4 lines")"
-expect "does not overwrite" 2 "already holds a training" train whole --steps 40
+expect "does not overwrite" 2 "already contains a training" train whole --steps 40
 expect "resuming the finished" 0 "40 of 40 steps" train whole --resume
 expect "threads" 0 "test" train threads --steps 40 --threads 3
 same_curve "threads change nothing" whole threads
@@ -193,7 +193,7 @@ wrong_log() { # NAME WORDS SED-SCRIPT: a log so changed is refused and stays
     sed "$3" straight/log.jsonl >damaged/log.jsonl
     cp damaged/log.jsonl damaged.jsonl
     expect "$1" 3 "$2" shoal train copy --resume --out damaged --steps 70
-    check "$1 says what to do" says "mend the log, or move it away"
+    check "$1 says what to do" says "repair the log, or move it away"
     report "$1 stays" "$(cmp damaged/log.jsonl damaged.jsonl)"
 }
 wrong_log "a hole in the log" "line 20 is of step 23: lines before it are missing" 20,25d
@@ -201,9 +201,9 @@ wrong_log "one step less" "line 30 is of step 28" 30d
 wrong_log "no validation" "comes without the validation of step 20" \
     '/20, "validation_loss/d'
 wrong_log "no last validation" "is missing" '/60, "validation_loss/d'
-wrong_log "a line twice" "or it is there twice" '40{p}'
-wrong_log "the last line twice" "or it is there twice" '${p}'
-wrong_log "a validation twice" "or it is there twice" '/30, "validation_loss/p'
+wrong_log "a line twice" "or it is a duplicate" '40{p}'
+wrong_log "the last line twice" "or it is a duplicate" '${p}'
+wrong_log "a validation twice" "or it is a duplicate" '/30, "validation_loss/p'
 wrong_log "no end" "is missing" '50,$d'
 wrong_log "no configuration" "line 1 is not the configuration" 1d
 wrong_log "two logs in one" "begins another log" '30{r straight/log.jsonl
@@ -331,7 +331,7 @@ expect "misspelt kind, before anything is read" 2 "clusterd" shoal eval nowhere 
     --attention full,clusterd-1
 expect "one kind that cannot be" 3 "shared_qk" shoal eval whole --attention full,lsh-1 \
     --batches 1000000
-expect "no picture" 2 "no picture" shoal plot whole
+expect "no picture" 2 "output is missing" shoal plot whole
 expect "no log" 3 "nowhere" shoal plot nowhere -o x.svg
 check "a table" shoal plot whole -o curve.csv
 check "has the log's numbers" tool exported whole/log.jsonl curve.csv
@@ -395,8 +395,8 @@ expect "wrong field" 2 "steps is" shoal repro copy --out other --set steps=abc
 report "wrong field: no folder" "$([ -e other ] && echo "other is there")"
 for cell in 5 '{}' '{"accuracy": 5}'; do
     echo "{\"cells\": {\"full/3\": $cell}}" >mine/results.json
-    expect "a damaged result: $cell" 3 'cell "full/3" is no result' shoal repro copy \
-        --out mine --show
+    expect "a damaged result: $cell" 3 'cell "full/3" is not a valid result' \
+        shoal repro copy --out mine --show
 done
 pair() {
     shoal repro copy --out pair --set layers=1 --set heads=2 --set head_dim=8 \
@@ -452,7 +452,7 @@ assert len(d["seconds_per_step"]) == 4 and d["commit"] is not None and d["machin
 expect "a misspelt field of a table" 2 "did you mean layers" shoal repro own.json \
     --out own --set layer=2
 echo '{"axes": []}' >none.json
-expect "no table" 3 'a table has a "task" and "axes"' shoal repro none.json --out none
+expect "no table" 3 'a table needs "task" and "axes"' shoal repro none.json --out none
 if [ -e curves.svg ]; then
     report "heatmaps" \
         "$(grep -q "<svg" grid/copy.svg && [ -s grid/copy.png ] || echo "none")"

@@ -187,13 +187,13 @@ expect "a text over its recording, by a link" 2 "would overwrite the input talk.
 expect "a text over the model" 2 "would overwrite the input small.bin" \
     shoal transcribe other.wav -m small.bin --out beside
 report "recordings stay" "$(cmp speech.txt talk.wav; cmp beside/talk.txt talk.wav)"
-expect "a file for a folder" 4 "is a file; name a folder" shoal transcribe talk.wav \
+expect "a file for a folder" 4 "is a file; give a folder" shoal transcribe talk.wav \
     -m small.bin --out small.bin
 expect "no name for a folder" 2 "--out is empty" shoal transcribe talk.wav -m small.bin \
     --out ''
 cp talk.wav silent.wav
 tool put silent.wav 24 0
-expect "no samples per second" 3 "0 samples per second" shoal transcribe silent.wav \
+expect "no samples per second" 3 "a sample rate of 0" shoal transcribe silent.wav \
     -m small.bin
 
 # ---- Forms ---------------------------------------------------------------------------
@@ -215,9 +215,9 @@ check "a size that counts itself" bash -c \
 tool spoil small.bin spoilt.bin encoder.ln_post.weight
 expect "an encoder that gives NaN" 3 "NaN" shoal transcribe talk.wav -m spoilt.bin
 tool spoil small.bin spoilt.bin decoder.ln.weight
-expect "a decoder that gives NaN" 3 "decoder gives NaN" shoal transcribe talk.wav \
+expect "a decoder that gives NaN" 3 "outputs are NaN" shoal transcribe talk.wav \
     -m spoilt.bin
-expect "and with beams" 3 "decoder gives NaN" shoal transcribe talk.wav -m spoilt.bin -b 3
+expect "and with beams" 3 "outputs are NaN" shoal transcribe talk.wav -m spoilt.bin -b 3
 check "json" say talk.wav -f json -l en
 check "json has what it should" json "d['language'] == 'en' and
     abs(d['duration'] - 4) < 1e-6 and d['windows'] >= 1 and d['task'] == 'transcribe' and
@@ -331,7 +331,7 @@ check "into a folder" bash -c "'$program' transcribe - -m small.bin -o texts <ta
     [ -e texts/stdin.txt ]"
 expect "empty standard input" 3 "samples" bash -c \
     "'$program' transcribe - --rate 16000 -m small.bin </dev/null"
-expect "standard input that is no sound" 3 "standard input: is no recording" bash -c \
+expect "standard input that is no sound" 3 "standard input: is not a readable" bash -c \
     "'$program' transcribe - -m small.bin <small.bin"
 check "in one sentence, of a name" bash -c \
     "! grep -F -e '.;' -e /proc/ err && grep -qF 'ffmpeg -i - -ar' err"
@@ -353,7 +353,7 @@ expect "a text beyond a limit of size" 4 "File too large" bash -c \
 check "leaves nothing" bash -c "[ -z \"\$(ls -A limited)\" ]"
 expect "a rate without samples" 2 "standard input" shoal transcribe talk.wav \
     -m small.bin --rate 8000
-expect "standard input twice" 2 "once" shoal transcribe - - -m small.bin
+expect "standard input twice" 2 "given twice" shoal transcribe - - -m small.bin
 check "a part" run transcribe talk.wav -m small.bin -f json --offset 1 --duration 2
 check "lies there" json "abs(d['duration'] - 2) < 0.02 and
     all(1 <= s['start'] <= s['end'] <= 3.01 for s in d['segments'])"
@@ -371,9 +371,9 @@ expect "a format that is not read" 3 "ffmpeg -i talk.xyz -ar 16000 -ac 1 out.wav
 
 # ---- Attention that takes the queries as keys ----------------------------------------
 for kind in lsh-4 shared-full; do
-    expect "$kind is refused" 2 "keys of its own" shoal transcribe talk.wav \
+    expect "$kind is refused" 2 "separate keys" shoal transcribe talk.wav \
         -m small.bin -a $kind
-    expect "$kind is refused by wer" 2 "keys of its own" shoal wer a -m small.bin \
+    expect "$kind is refused by wer" 2 "separate keys" shoal wer a -m small.bin \
         -a full,$kind
     check "$kind can be forced" say talk.wav -a $kind --force
 done
@@ -483,7 +483,7 @@ if [ -e "$data/models/ggml-tiny.bin" ] && [ -e "$data/speech/transcripts.txt" ];
     fisher=$data/speech/1088-134315-0043.flac
     hear() { shoal transcribe "$fisher" -m "$data/models/ggml-tiny.bin" -l en -q "$@"; }
     expect "real: an attention that is far off is told" 0 \
-        "shoal and auto keep the words" hear -a i-clustered-100
+        "shoal or auto, which keep the words" hear -a i-clustered-100
     hear -f srt >two.srt
     hear -f srt --max-line-width 25 --max-line-count 1 >one.srt
     hear -f srt --max-line-width 0 >long.srt

@@ -538,17 +538,16 @@ static void refused_rank(void *shared, shoal_transport *transport) {
 
 /* What one rank cannot do is refused on all, and nobody waits for the others. */
 static void refusals(void **state) {
-    const char *said[REFUSALS] =
-        {[OTHER_KIND] = "rank 1 has another version",
-         [OTHER_DIM] = "rank 1 has another version",
-         [ONE_SPELLS_WRONG] = "rank 1 of 3 rejected",
-         [NO_SUCH_KIND] =
-             "kinds that can: full, clustered-C, i-clustered-C, q-clustered-C",
-         [SHOAL_IS_NOT] = "shoal-C cannot be distributed",
-         [CAUSAL] = "without causal order",
-         [BAD_LENGTH] = "rank 1 of 3 rejected",
-         [GROUPS_ON_ONE] = "groups are given on rank 1",
-         [BIAS] = "cannot have biases"};
+    const char *said[REFUSALS] = {
+        [OTHER_KIND] = "rank 1 has another version",
+        [OTHER_DIM] = "rank 1 has another version",
+        [ONE_SPELLS_WRONG] = "rank 1 of 3 rejected",
+        [NO_SUCH_KIND] = "kinds that do: full, clustered-C, i-clustered-C, q-clustered-C",
+        [SHOAL_IS_NOT] = "shoal-C does not support several processes",
+        [CAUSAL] = "without causal order",
+        [BAD_LENGTH] = "rank 1 of 3 rejected",
+        [GROUPS_ON_ONE] = "groups are given on rank 1",
+        [BIAS] = "cannot have biases"};
     (void)state;
     for (int what = 0; what < REFUSALS; what++) {
         refusal r = {.what = what};

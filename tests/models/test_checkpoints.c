@@ -347,9 +347,9 @@ static void wrong_contents_are_named(void **state) {
                                            {"average.output.bias", "",
                                             "average.output.bias"}};
     static const char *const notes_wrong[][3] =
-        {{"format", "other", "not a checkpoint"},
+        {{"format", "other", "not a Shoal checkpoint"},
          {"format", "\033[31m", "\"?[31m\""},
-         {"shoal.config", NULL, "no configuration"},
+         {"shoal.config", NULL, "no model configuration"},
          {"shoal.config", "{", "is not JSON"},
          {"shoal.config", "{\"layers\": 1}", "vocabulary"},
          {"shoal.steps", "-3", "shoal.steps"},

@@ -145,7 +145,7 @@ static void refusals(void **state) {
     assert_int_equal(shoal_model_create_over(&alone, context, &config, 1, 1, 4, 0,
                                              &model),
                      SHOAL_INVALID);
-    assert_non_null(strstr(shoal_context_message(context), "layers alone"));
+    assert_non_null(strstr(shoal_context_message(context), "layers only"));
     assert_int_equal(shoal_model_create_over(NULL, context, &config, 1, 1, 4, 0, &model),
                      SHOAL_INVALID);
     assert_null(model);

@@ -320,7 +320,7 @@ static void wrong_inputs_are_refused(void **state) {
     inputs.batch = 0; /* nor of nothing */
     assert_int_equal(shoal_model_backward(model, &inputs, none, NULL), SHOAL_INVALID);
     inputs.batch = BATCH;
-    assert_non_null(strstr(shoal_context_message(context), "without a forward"));
+    assert_non_null(strstr(shoal_context_message(context), "call forward"));
     const int64_t wrong[][BATCH + 1] = {{1, 2, 3, 4, 5},
                                         {0, 5, 4, 6, 7},
                                         {0, 9, 9, 9, 9},    /* beyond max_length */

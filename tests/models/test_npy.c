@@ -126,7 +126,7 @@ static void refusals_say_why(void **state) {
         {"bad-shape-wraps-to-6", "beyond 64 bits"},
         {"bad-rank9", "more than 8 dimensions"},
         {"bad-key-missing", "fortran_order is missing"},
-        {"bad-key-twice", "'shape' is there twice"},
+        {"bad-key-twice", "'shape' is a duplicate"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char path[512];

@@ -315,7 +315,7 @@ static void wrong_options(void **state) {
         const char *reason;
     } rows[] = {
         {{.attention = "nonsense"}, "nonsense"},
-        {{.attention = "lsh-1"}, "keys of its own"},
+        {{.attention = "lsh-1"}, "separate keys"},
         {{.window = 65}, "64 positions"},
         {{.window = 8, .stride = 9}, "stride"},
         {{.window = 8, .long_texts = SHOAL_LONG_STRETCH}, "no window"},
@@ -346,12 +346,12 @@ static const struct {
     {"num_attention_heads", "0", "num_attention_heads"},
     {"num_hidden_layers", "4", "encoder.layer.3"},
     {"num_hidden_layers", "100000", "num_hidden_layers"},
-    {"hidden_size", "32", "another shape"},
+    {"hidden_size", "32", "does not have the shape"},
     {"hidden_size", "16.5", "hidden_size"},
-    {"intermediate_size", "1000000", "another shape"},
-    {"vocab_size", "1000000000", "another shape"},
-    {"max_position_embeddings", "16777216", "another shape"},
-    {"type_vocab_size", "9", "another shape"},
+    {"intermediate_size", "1000000", "does not have the shape"},
+    {"vocab_size", "1000000000", "does not have the shape"},
+    {"max_position_embeddings", "16777216", "does not have the shape"},
+    {"type_vocab_size", "9", "does not have the shape"},
     {"layer_norm_eps", "-1", "layer_norm_eps"},
 };
 

@@ -234,7 +234,7 @@ static const struct {
 } files[] = {
     {PAIRS(AB, "\"a b\"", ""), NULL},
     {PAIRS(AB, "[\"a\",\"b\"]", ""), NULL},
-    {PAIRS(AB, "\"a b\",\"a b\"", ""), "there twice"},
+    {PAIRS(AB, "\"a b\",\"a b\"", ""), "is a duplicate"},
     {PAIRS(AB, "\"a  b\"", ""), "two words"},
     {PAIRS(AB, "\" a\"", ""), "two words"},
     {PAIRS(AB, "\"ab\"", ""), "two words"},
@@ -242,9 +242,9 @@ static const struct {
     {PAIRS(AB, "\"b a\"", ""), "'ba'"},
     {PAIRS(AB, "7", ""), "two words"},
     {PAIRS("", "", ""), "vocab"},
-    {PAIRS("\"a\":-1", "", ""), "whole number"},
-    {PAIRS("\"a\":4294967296", "", ""), "whole number"},
-    {PAIRS("\"a\":1.5", "", ""), "whole number"},
+    {PAIRS("\"a\":-1", "", ""), "integer id"},
+    {PAIRS("\"a\":4294967296", "", ""), "integer id"},
+    {PAIRS("\"a\":1.5", "", ""), "integer id"},
     {PAIRS("\"a\":1,\"a\":2", "", ""), "JSON"},
     {PAIRS(AB, "", ",\"byte_fallback\":true"), "byte_fallback"},
     {PAIRS(AB, "", ",\"ignore_merges\":true"), "ignore_merges"},
@@ -261,7 +261,7 @@ static const struct {
     {PIECES(UNK, "", ",\"added_tokens\":[{\"id\":5,\"content\":\"a\"}]"), "another id"},
     {PIECES(UNK, "", ",\"added_tokens\":[{\"id\":5,\"content\":\"\"}]"), "empty"},
     {PIECES(UNK, "", ",\"added_tokens\":[{\"content\":\"z\"}]"), "added_tokens"},
-    {PIECES(UNK, "", ",\"added_tokens\":\"x\""), "a list should be 'added_tokens'"},
+    {PIECES(UNK, "", ",\"added_tokens\":\"x\""), "a list is required for 'added_tokens'"},
     {PIECES(UNK, "", ",\"added_tokens\":null"), NULL},
     {PIECES(UNK, "",
             ",\"added_tokens\":[{\"id\":5,\"content\":\"z\",\"single_word\":true}]"),
@@ -305,13 +305,13 @@ static void expect_words(const char *bytes, size_t size, const char *reason) {
 static void wrong_lists_of_words(void **state) {
     enum { HUGE_LINE = 100000 };
     expect_words(USUAL "a\nb", sizeof(USUAL "a\nb") - 1, NULL);
-    expect_words("", 0, "a word in each line");
+    expect_words("", 0, "one word per line");
     expect_words("a\nb\n", 4, "[CLS]");
     expect_words(USUAL "a\na\n", sizeof(USUAL "a\na\n") - 1, "line 5");
     expect_words(USUAL "\xff\n", sizeof(USUAL "\xff\n") - 1, "line 4 is not UTF-8");
     char *line = test_memory(HUGE_LINE, 1);
     memset(line, 'a', HUGE_LINE);
-    expect_words(line, HUGE_LINE, "more than any token");
+    expect_words(line, HUGE_LINE, "more than the maximum for a token");
     free(line);
 }
 
@@ -321,7 +321,7 @@ static void wrong_merges(void **state) {
     } rows[] = {
         {"#version: 0.2\na b\n", NULL},
         {"a b\r\n\n", NULL},
-        {"a b\na b\n", "there twice"},
+        {"a b\na b\n", "is a duplicate"},
         {"a  b\n", "merge 1 makes"},
         {"ab\n", "two words"},
         {"a \n", "two words"},

@@ -383,13 +383,13 @@ static void damaged_bytes(void **state) {
         make_bytes(t);
         for (int b = 0; b < 4; b++)
             t->bytes[b] = (unsigned char)(lies[i] >> 8 * b);
-        assert_null(parse_table(t, "which cannot be"));
+        assert_null(parse_table(t, "which does not match its array"));
     }
     for (size_t size = 0; size < 9; size++) {
         make_units(t);
         make_bytes(t);
         t->size = size;
-        assert_null(parse_table(t, "which cannot be"));
+        assert_null(parse_table(t, "which does not match its array"));
     }
     make_units(t);
     make_bytes(t);

@@ -207,7 +207,7 @@ static void other_files_are_refused(void **state) {
     write_bytes_to(inside("empty.flac"), "", 0);
     write_bytes_to(inside("riff.wav"), "RIFF\4\0\0\0WAVE", 12);
     mkdir(inside("folder.mp3"), 0700);
-    refuse("text.wav", SHOAL_BAD_FILE, "no recording");
+    refuse("text.wav", SHOAL_BAD_FILE, "not a readable recording");
     refuse("empty.flac", SHOAL_BAD_FILE, "empty");
     refuse("riff.wav", SHOAL_BAD_FILE, "recording");
     refuse("folder.mp3", SHOAL_BAD_FILE, "directory");
@@ -232,7 +232,7 @@ static void odd_numbers_are_refused(void **state) {
         sf_writef_float(file, samples, 10000);
         sf_close(file);
         free(samples);
-        refuse("nan.wav", SHOAL_BAD_FILE, "no numbers, after 0.56 seconds");
+        refuse("nan.wav", SHOAL_BAD_FILE, "not finite or too large, after 0.56 seconds");
     }
 }
 
@@ -331,7 +331,7 @@ static void more_sound_announced_than_there_is_refused(void **state) {
     refuse("claims.wav", SHOAL_BAD_FILE, "partial");
     assert_int_equal(count_partial(inside("claims.wav")), 40000);
     write_sizes("claims.wav", 80036, 80002);
-    refuse("claims.wav", SHOAL_BAD_FILE, "cut short");
+    refuse("claims.wav", SHOAL_BAD_FILE, "truncated");
 }
 
 /* What programs announce that write to a pipe. */

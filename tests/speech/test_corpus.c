@@ -354,7 +354,7 @@ static void transcripts_are_text(void **state) {
     write_text("letters", "a ONE\nb caf\xe9\nc \xc2\x92x ONE");
     options.labels = "letters";
     open_bad(&options, "2 of 3 utterances cannot be used, the first b: ");
-    assert_non_null(strstr(refused, "b: its transcript is no UTF-8"));
+    assert_non_null(strstr(refused, "b: its transcript is not UTF-8"));
     assert_non_null(strstr(refused, "c: its transcript has control characters"));
     write_text("letters", "a ONE\nb B\x7f\nc A\vB");
     refused[0] = 0;
@@ -418,7 +418,7 @@ static void units_of_a_model_are_kept(void **state) {
     assert_int_equal(one.labels[0], 4);
     shoal_corpus_close(corpus);
     options.unit_count = 3;
-    open_bad(&options, "the first a: TWO is no unit of the model");
+    open_bad(&options, "the first a: TWO is not a unit of the model");
 }
 
 /* ---- Bad ones ---------------------------------------------------------------------- */
@@ -449,7 +449,7 @@ static void bad_ones_are_named_and_skipped(void **state) {
     write_text("wav.scp", "a a.wav\nb sox b.wav -t wav - |\n");
     open_bad(&options, "line 2: b has a command");
     write_text("wav.scp", "a a.wav\na b.wav\n");
-    open_bad(&options, "line 2: a is there twice");
+    open_bad(&options, "line 2: duplicate id a");
     char *line = test_memory(1, (1 << 20) + 32);
     memset(line, 'a', 1 << 20);
     memcpy(line, "a a.wav\nb ", 10);
@@ -567,11 +567,11 @@ static void low_rates_are_taken(void **state) {
     assert_int_equal(one.frames, 48);
     shoal_corpus_close(corpus);
     options.fbank.rate = 16000;
-    open_bad(&options, "8000 samples per second; 16000 or more are wanted");
+    open_bad(&options, "8000 samples per second; at least 16000 are needed");
     options.fbank.rate = 0;
     write_rates(44100, 8000, 8000);
     open_bad(&options, "1 of 3 utterances cannot be used, the first a");
-    assert_non_null(strstr(refused, "has 44100 samples per second, and most recordings"));
+    assert_non_null(strstr(refused, "has 44100 samples per second, but most recordings"));
     options.fbank.rate = 8000;
     corpus = open_good(&options);
     assert_int_equal(shoal_corpus_describe(corpus).rate, 8000);
@@ -590,8 +590,8 @@ static void one_low_recording_decides_nothing(void **state) {
         refused[0] = 0;
         options.skip_bad = 0;
         open_bad(&options, "1 of 3 utterances cannot be used, the first a");
-        assert_non_null(strstr(refused, low[i] < 8000 ? "8000 or more are wanted"
-                                                      : "rate=8000 takes both"));
+        assert_non_null(strstr(refused, low[i] < 8000 ? "at least 8000 are needed"
+                                                      : "rate=8000 accepts both"));
         options.skip_bad = 1;
         shoal_corpus *corpus = open_good(&options);
         assert_int_equal(shoal_corpus_describe(corpus).rate, 16000);

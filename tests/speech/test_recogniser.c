@@ -110,16 +110,17 @@ static void expect_refused(const char *key, const char *value, shoal_status stat
 static void others_are_refused(void **state) {
     (void)state;
     expect_refused("config.task", "copy", SHOAL_BAD_FILE, "a model of copy");
-    expect_refused("config.task", NULL, SHOAL_BAD_FILE, "is no recogniser");
+    expect_refused("config.task", NULL, SHOAL_BAD_FILE, "is not a recogniser");
     expect_refused("speech.units", NULL, SHOAL_BAD_FILE, "it has no speech.units");
-    expect_refused("speech.units", "A\nB\n", SHOAL_BAD_FILE, "other units than outputs");
+    expect_refused("speech.units", "A\nB\n", SHOAL_BAD_FILE,
+                   "does not match its outputs");
     expect_refused("speech.units", "A\nB\x1b\nC\n", SHOAL_BAD_FILE, "control characters");
     expect_refused("config.hop", NULL, SHOAL_BAD_FILE, "has no config.hop");
     expect_refused("config.hop", "0", SHOAL_BAD_FILE, "config.hop is \"0\"");
     expect_refused("config.hop", "1.5", SHOAL_BAD_FILE, "config.hop is");
     expect_refused("config.loss", "mse", SHOAL_BAD_FILE, "config.loss is \"mse\"");
-    expect_refused("config.bands", "21", SHOAL_BAD_FILE, "other features");
-    expect_refused("config.loss", "lf-mmi", SHOAL_BAD_FILE, "other units than outputs");
+    expect_refused("config.bands", "21", SHOAL_BAD_FILE, "its features do not match");
+    expect_refused("config.loss", "lf-mmi", SHOAL_BAD_FILE, "does not match its outputs");
 }
 
 static void options_are_checked(void **state) {

@@ -89,7 +89,8 @@ static void cancelling_changes_nothing(void **state) {
     assert_int_equal(shoal_train_run(context, &sh_copy_task, &config, &options, &found),
                      SHOAL_INVALID);
     assert_int_equal(found.cause, SHOAL_CAUSE_SETTINGS);
-    assert_non_null(strstr(shoal_context_message(context), "already holds a training"));
+    assert_non_null(
+        strstr(shoal_context_message(context), "already contains a training"));
     options.resume = 1;
     assert_int_equal(shoal_train_run(context, &sh_copy_task, &again, &options, &found),
                      SHOAL_OK);

@@ -1,5 +1,5 @@
-/* Recognisers by lattice-free MMI: the lexicon, the words of a data folder, the graphs,
-   and the loss and phones of a batch. */
+/* LF-MMI in the task speech: the lexicon, the words of a data folder, the graphs, and
+   the loss and phones of a batch. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <string.h>
@@ -35,7 +35,7 @@ shoal_status sh_lexicon_open(shoal_context *context, const char *files,
     return status == SHOAL_OK || status == SHOAL_NO_MEMORY ? status : SHOAL_BAD_FILE;
 }
 
-/* Which word of the lexicon each unit is; *missing: how many are none. */
+/* Maps each unit to a word of the lexicon; *missing is the number of unknown units. */
 static shoal_status map_units(speech_set *set, const shoal_lexicon *lexicon,
                               int64_t *missing) {
     const char *word;
@@ -49,7 +49,7 @@ static shoal_status map_units(speech_set *set, const shoal_lexicon *lexicon,
     return set->words ? SHOAL_OK : SHOAL_NO_MEMORY;
 }
 
-/* Opens the folder again without the utterances that have such words. */
+/* Opens the folder again without the utterances that contain such words. */
 static shoal_status open_known(const shoal_task_opening *opening, const char *folder,
                                const shoal_speech_train_config *config, bool all_speeds,
                                const shoal_lexicon *lexicon, speech_set *set) {
@@ -76,11 +76,11 @@ shoal_status sh_lfmmi_open_set(const shoal_task_opening *opening, const char *fo
     if (missing == 0)
         return SHOAL_OK;
     sh_warn(opening->callbacks,
-            "%s: %" PRId64 " words have no pronunciation in the lexicon; add them to "
-            "it%s:",
+            "%s: %" PRId64
+            " words have no pronunciation in the lexicon; add them to it%s:",
             folder, missing,
-            config->skip_bad ? "" : ", or leave their utterances out by --skip-bad");
-    char line[168] = " "; /* names them, in lines */
+            config->skip_bad ? "" : ", or skip their utterances with --skip-bad");
+    char line[168] = " "; /* list of the words, in several lines */
     const char *word;
     for (int64_t i = 1; (word = shoal_corpus_unit(set->corpora[0], i)); i++) {
         if (set->words[i] >= 0)
@@ -154,7 +154,7 @@ shoal_status sh_lfmmi_create(shoal_context *context,
 #define RESIZE(array, wanted)                                                            \
     TRY(sh_pool_resize(&scorer->memory, &s->array, 0, wanted, sizeof *s->array))
 
-/* Which rows have an output, utterance by utterance, and these rows of all. */
+/* Compacts the rows that have an output, utterance by utterance. */
 static shoal_status gather(speech_scorer *scorer, const speech_batch *batch,
                            int64_t classes, const float *out) {
     speech_steps *s = &scorer->steps;
@@ -191,8 +191,8 @@ static shoal_status gather(speech_scorer *scorer, const speech_batch *batch,
     return SHOAL_OK;
 }
 
-/* Whole sequences: a recording does not say where its utterances begin. The phones that
-   one should have are those of the first pronunciation of its words. */
+/* Decodes whole sequences, because the start of utterances in a recording is unknown.
+   The reference phones are those of the first pronunciation of each word. */
 static shoal_status decode(speech_scorer *scorer, const speech_batch *batch,
                            speech_result *result, shoal_edits *each) {
     speech_steps *s = &scorer->steps;
@@ -241,7 +241,7 @@ shoal_status sh_lfmmi_score(speech_scorer *scorer, const speech_batch *batch,
         TRY(shoal_lfmmi_loss(scorer->lfmmi, &utterances, s->outputs,
                              steps ? 1 / (double)steps : 0, gradient ? s->outputs : NULL,
                              NULL, &loss));
-    if (gradient) { /* 0 but for the rows that have an output */
+    if (gradient) { /* zero except for the rows that have an output */
         memset(gradient, 0, (size_t)batch->offsets[batch->count] * row);
         for (int64_t i = 0; i < steps; i++)
             memcpy(gradient + s->rows[i] * classes, s->outputs + i * classes, row);
