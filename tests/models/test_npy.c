@@ -1,5 +1,5 @@
-/* Arrays in files: the corpus of legal and malicious headers, pipes, and outputs that are
-   there whole or not at all. */
+/* Arrays in files: the corpus of valid and malicious headers, pipes, and atomic
+   outputs. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -146,7 +146,8 @@ static void what_is_no_file_is_refused(void **state) {
     assert_non_null(strstr(shoal_context_message(context), "directory"));
 }
 
-/* Feeds a corpus file (all but the last `cut` bytes, and `more` zeros) through a pipe. */
+/* Writes a corpus file (all but the last `cut` bytes, and `more` zeros) to a pipe and
+   reads it. */
 static shoal_status read_through_pipe(const char *name, long cut, long more,
                                       shoal_array *array) {
     char path[512], bytes[4096] = {0};
@@ -192,7 +193,7 @@ static void a_read_array_is_a_private_copy(void **state) {
     ((float *)first.data)[0] = 7;
     assert_int_equal(shoal_array_read(context, inside("copy.npy"), &second), SHOAL_OK);
     assert_memory_equal(second.data, values, sizeof values);
-    /* Replacing the file leaves what was read before alone. */
+    /* Replacing the file does not change what was read before. */
     values[1] = 9;
     assert_int_equal(shoal_array_write(context, inside("copy.npy"), &array), SHOAL_OK);
     assert_true(((float *)second.data)[1] == 2);
@@ -259,7 +260,7 @@ static void impossible_arrays_are_not_written(void **state) {
     assert_int_equal(access(path, F_OK), -1);
 }
 
-/* A file size limit stands in for a full disk. */
+/* A file size limit simulates a full disk. */
 static void a_failed_write_leaves_what_was_there(void **state) {
     static float values[100000];
     shoal_array small = {SHOAL_FLOAT32, 1, {3}, values, NULL, 0}, back;
@@ -327,7 +328,7 @@ static void links_pipes_and_permissions_survive(void **state) {
     close(ends[1]);
 }
 
-/* A link that leads nowhere is followed, over another one and from another folder. */
+/* A dangling link is followed, through another one and from another folder. */
 static void links_to_new_files_are_followed(void **state) {
     float value = 7;
     char first[512], second[512];
@@ -351,7 +352,7 @@ static void links_to_new_files_are_followed(void **state) {
     assert_int_equal(shoal_array_write(context, inside("nowhere.npy"), &array), SHOAL_IO);
 }
 
-/* A descriptor is written where it stands, and the file behind it is not replaced. */
+/* A descriptor is written at its position, and its file is not replaced. */
 static void descriptors_are_appended_to(void **state) {
     float value = 8;
     char path[64], bytes[256];

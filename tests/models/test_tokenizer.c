@@ -1,5 +1,5 @@
 /* Tokenizers: recorded cases of the package `tokenizers` (tests/models/text/record.py),
-   spans, limits, and every way of a file being wrong. */
+   spans, limits, and invalid files. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -65,7 +65,7 @@ static void check_case(shoal_tokenizer *tokenizer, const json_t *one) {
     expect_list(json_object_get(one, "types"), tokens.types, tokens.count, text);
 }
 
-/* Cases of `folder`, by the tokenizer of `files`. */
+/* Cases of `folder`, with the tokenizer of `files`. */
 static void check_cases(const char *folder, const char *files) {
     char path[512];
     size_t index;
@@ -177,8 +177,7 @@ static void bad_texts(void **state) {
     shoal_tokenizer_close(tokenizer);
 }
 
-/* A word of a million letters is merged in time that grows with it, not with its
-   square. */
+/* Merging a word of a million letters takes linear, not quadratic, time. */
 static void long_words(void **state) {
     enum { LENGTH = 1 << 20 };
     char *text = test_memory(LENGTH + 1, 1);
@@ -218,7 +217,7 @@ static void contractions(void **state) {
     }
 }
 
-/* ---- Files that are wrong --------------------------------------------------------- */
+/* ---- Invalid files ---------------------------------------------------------------- */
 
 #define PAIRS(vocab, merges, more)                                                       \
     "{\"model\":{\"type\":\"BPE\",\"vocab\":{" vocab "},\"merges\":[" merges "]" more    \
@@ -230,7 +229,7 @@ static void contractions(void **state) {
 #define UNK "\"[UNK]\":0,\"a\":1"
 
 static const struct {
-    const char *text, *reason; /* NULL: it is right */
+    const char *text, *reason; /* reason is NULL if the file is valid */
 } files[] = {
     {PAIRS(AB, "\"a b\"", ""), NULL},
     {PAIRS(AB, "[\"a\",\"b\"]", ""), NULL},

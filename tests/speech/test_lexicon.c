@@ -1,4 +1,4 @@
-/* Lexicons as the field keeps them, and what is no lexicon. */
+/* Lexicons in the usual formats, and invalid ones. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -155,8 +155,8 @@ static void bad_ones_are_named(void **state) {
     shoal_lexicon_close(NULL);
 }
 
-/* A gigabyte that is no line is refused without reading it all into memory; the file has
-   a hole for it. */
+/* A gigabyte without a line end is rejected without reading it into memory; the file is
+   sparse. */
 static void a_huge_line_is_refused(void **state) {
     const char *path = write_text("huge", "a A\nb ");
     assert_int_equal(truncate(path, (off_t)1 << 30), 0);

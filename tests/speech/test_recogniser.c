@@ -1,6 +1,5 @@
-/* A recogniser's file, made here with random weights: what is read from its notes, files
-   of before some of them, what is refused, and sound in memory against the steps one by
-   one. */
+/* A recogniser's file, made here with random weights: its notes, older files without
+   some of them, errors, and samples in memory compared with the single steps. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -20,8 +19,8 @@ static shoal_context *context;
 static const char *folder;
 static float samples[SAMPLES];
 
-/* Notes that a training of CTC on words writes; those from AGED on are younger than the
-   first files. */
+/* Notes written by a CTC training on words; those from AGED on are missing in the first
+   files. */
 static const shoal_note notes[] =
     {{"config.task", "speech"},     {"config.units", "words"},
      {"config.bands", "20"},        {"config.normalise", "speaker"},
@@ -32,7 +31,7 @@ static const shoal_note notes[] =
      {"config.topology", "chain"}};
 enum { NOTES = sizeof notes / sizeof *notes, AGED = 9 };
 
-/* FOLDER/NAME with these notes, one of them with another value or, NULL, left out. */
+/* FOLDER/NAME with these notes, one of them with another value or, if NULL, removed. */
 static const char *save(const char *name, int count, const char *key, const char *value) {
     static char path[512];
     const shoal_model_config config = {.features = BANDS * CONTEXT,
@@ -77,7 +76,7 @@ static void notes_are_read(void **state) {
     assert_int_equal(shoal_recogniser_describe(r).step, 3);
     shoal_recogniser_destroy(r);
     save("best.safetensors", NOTES, NULL, NULL);
-    r = open_model(folder, NULL); /* the best goes first */
+    r = open_model(folder, NULL); /* the best has priority */
     const shoal_recogniser_info info = shoal_recogniser_describe(r);
     assert_non_null(strstr(info.path, "/best.safetensors"));
     assert_int_equal(info.step, 17);
@@ -138,7 +137,7 @@ static void options_are_checked(void **state) {
     options = shoal_recogniser_defaults();
     options.beams = -1;
     assert_int_equal(shoal_recogniser_open(context, path, &options, &r), SHOAL_INVALID);
-    /* A caller whose struct ends before `beams` has the default of it. */
+    /* A caller whose structure ends before `beams` gets its default. */
     options.size = offsetof(shoal_recogniser_options, beams);
     r = open_model(path, &options);
     shoal_recognition heard;
@@ -150,7 +149,7 @@ static void options_are_checked(void **state) {
     shoal_recogniser_destroy(r);
 }
 
-/* Features, stacked one by one, the model as a whole, and the likeliest outputs. */
+/* Features, stacked one by one, the complete model, and the most probable outputs. */
 static void sound_is_heard(void **state) {
     (void)state;
     shoal_recogniser *r = open_model(save("good", NOTES, NULL, NULL), NULL);
@@ -207,7 +206,7 @@ static int make(void **state) {
     (void)state;
     context = test_context(NULL, 2);
     folder = make_folder();
-    for (int i = 0; i < SAMPLES; i++) /* tones, each of a quarter of a second */
+    for (int i = 0; i < SAMPLES; i++) /* tones of a quarter of a second each */
         samples[i] = 0.3f * sinf(0.02f * (float)(1 + i / 4000 % 5) * (float)i);
     return 0;
 }
