@@ -1,9 +1,10 @@
-# The programs of examples/: only public headers, linked as a user's own would be. Each is
-# run by a test that looks at what it prints.
+# The programs of examples/: they use only public headers and are linked like a user's
+# program. Each is run by a test that checks its output.
 set(shared_data ${CMAKE_CURRENT_SOURCE_DIR}/../shared/data)
 
-# shoal_example(NAME LIBRARY PATTERN [ARGUMENT ...]); with tests/tree/example_NAME.sh that
-# script is the test, and with an empty PATTERN another test runs the program.
+# shoal_example(NAME LIBRARY PATTERN [ARGUMENT ...]); if there is a
+# tests/tree/example_NAME.sh, that script is the test; with an empty PATTERN another test
+# runs the program.
 function(shoal_example name library pattern)
     if(NOT TARGET ${library})
         return()

@@ -1,12 +1,12 @@
 # Libraries, archives, headers, program, CMake package and pkg-config files.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/shoal)
-# The prefix is found from the files' own place, so that the tree can be moved.
+# The prefix is computed relative to the file, so that the installed tree can be moved.
 file(RELATIVE_PATH pc_to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig
     ${CMAKE_INSTALL_PREFIX})
 
 # One library with its header, its .pc file and its part of the CMake package. NAME is
-# that of shoal::NAME, PC_NAME that of the .pc file, and PC_ON the one below it.
+# that of shoal::NAME, PC_NAME that of the .pc file, and PC_ON the library below.
 function(shoal_install target name pc_name pc_on pc_description)
     install(TARGETS ${target} ${target}_static EXPORT ${name}Targets)
     install(EXPORT ${name}Targets NAMESPACE shoal:: DESTINATION ${package_dir})

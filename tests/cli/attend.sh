@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Drives the program given as $1 and compares what it writes with plain Python.
+# Runs the program given as $1 and compares its output with plain Python.
 . "$(dirname "$0")/lib/helpers.sh"
 corpus=$root/tests/corpus/npy
 
 tools <<'PYTHON'
-# shrink FILE COMMAND...: cuts the file once the command has mapped it; its exit code
+# shrink FILE COMMAND...: truncates the file once the command has mapped it; returns its
+# exit code
 def shrink(path, *command):
     child = subprocess.Popen(command)
     while path not in open("/proc/%d/maps" % child.pid).read() and child.poll() is None:
@@ -17,7 +18,7 @@ def make(path, shape, seed):
     shape = [int(n) for n in shape.split(",")]
     write(path, shape, [draw.gauss(0, 1) for _ in range(math.prod(shape))])
 
-# The same numbers in half precision, and what a file of halves is in floats.
+# The same numbers in half precision, and a half-precision file converted to float32.
 def halved(path, to):
     shape, values = read(path)
     write(to, shape, values, "e")
@@ -178,7 +179,7 @@ check own-group-each-is-full tool near o.npy want.npy 1e-5
 check all-keys-on-top attend i-clustered-3:topk=7 q.npy k.npy v.npy -o o.npy
 check all-keys-on-top-is-full tool near o.npy want.npy 1e-5
 
-# ---- Kinds whose keys are the queries
+# ---- Kinds that use the queries as keys
 for kind in shared-full lsh-2; do
     check "$kind-dash" attend $kind s.npy - sv.npy -o dash.npy
     check "$kind-copy" attend $kind s.npy copy.npy sv.npy -o copied.npy
@@ -189,7 +190,7 @@ for kind in shared-full lsh-2; do
     check "$kind-wrote-nothing" absent other.npy
 done
 
-# ---- Groups, top keys, seeds, threads
+# ---- Clusters, exact keys, seeds, threads
 check groups attend i-clustered-20:topk=8 s.npy sk.npy sv.npy -o a.npy --save-groups \
     g1.npy --save-top t1.npy
 check groups-shape tool shape g1.npy 1,2,300
@@ -213,7 +214,7 @@ expect groups-out-of-range 3 "group" attend i-clustered-20:topk=8 s.npy sk.npy s
     bad.npy --groups gbad.npy
 check groups-out-of-range-wrote-nothing absent bad.npy
 
-# ---- The real error, JSON
+# ---- The error check, JSON
 check check-only into c.json attend full q.npy k.npy v.npy --check --json
 check check-of-full tool field c.json \
     "d['relative_error'] < 1e-5 and d['samples'] == 72 and d['kind'] == 'full'"
@@ -284,7 +285,7 @@ check no-queries-shape tool shape o.npy 1,2,0,4
 check no-keys attend i-clustered-100 e2.npy e1.npy e1.npy -o o.npy
 check no-keys-gives-zero tool holds o.npy "len(a) == 24 and not any(a)"
 
-# ---- Halves: the attention of the same numbers in floats, rounded once
+# ---- Half precision: the attention of the same numbers in float32, rounded once
 for name in q k v dout; do
     tool halved $name.npy $name.half.npy && tool widened $name.half.npy $name.wide.npy
 done

@@ -1,5 +1,5 @@
 #!/bin/bash
-# shoal attend under mpirun: whatever the number of ranks, the files are one process's.
+# shoal attend under mpirun: with any number of ranks, the files are those of one process.
 . "$(dirname "$0")/lib/helpers.sh"
 . "$root/tests/mpi/launcher.sh"
 library=$(ls "$(dirname "$program")"/libshoal-mpi.so.?.? 2>/dev/null)
@@ -63,13 +63,13 @@ check "without gradients, more ranks than positions" \
 check "one process" shoal attend i-clustered-6 q.npy k.npy v.npy -o one.out.npy
 report "the output" "$(tool near one.out.npy many.out.npy 1e-5)"
 
-# What cannot be done is said once, or by each rank with its number.
+# Errors are printed once, or by each rank with its number.
 rm -f no.npy
 expect "a kind that cannot" 3 "kinds that do: full, clustered-C, i-clustered-C" \
     ranks 2 attend local-4 q.npy k.npy v.npy -o no.npy
 expect "no such file" 3 "none.npy" ranks 2 attend full q.npy none.npy v.npy -o no.npy
 expect "no check" 2 "neither --check" ranks 2 attend full q.npy k.npy v.npy --check
-# The first rank runs the program with "$1", the others "$2".
+# Rank 0 runs the program with "$1", the others with "$2".
 each() {
     # shellcheck disable=SC2016
     launch 2 bash -c \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Drives `shoal embed` and `shoal similar` of the program given as $1, with the small
-# recorded models of tests/models/text, and with a real one where SHOAL_TEXT_MODEL names a
+# Runs `shoal embed` and `shoal similar` of the program given as $1, with the small
+# recorded models of tests/models/text, and with a real one if SHOAL_TEXT_MODEL names a
 # folder.
 . "$(dirname "$0")/lib/helpers.sh"
 models=$root/tests/models/text
@@ -21,7 +21,7 @@ def near(a, b):
     for left, right in zip(a, b):
         assert max(abs(x - y) for x, y in zip(left, right)) < 1e-5, (left, right)
 
-# same FILE.npy LINES.json; both FILE.npy A.npy B.npy: A and B one after the other
+# same FILE.npy LINES.json; both FILE.npy A.npy B.npy: A and B concatenated
 def same(array, text): near(npy(array), lines(text))
 def both(array, first, second): near(npy(array), npy(first) + npy(second))
 def differ(a, b): assert max(abs(x - y) for p, q in zip(npy(a), npy(b))
@@ -169,7 +169,7 @@ expect "a huge line" 3 "longer than 16 MiB" shoal embed huge -o no.npy
 expect "a pipe as output" 2 "not a regular file" shoal embed texts -o /dev/full
 expect "an input as output" 2 "texts" shoal embed texts -o texts
 mkfifo never
-exec 9<>never # someone might write
+exec 9<>never # keeps the pipe open for writing
 timeout -k 20 1 "$program" embed never -o no.npy --threads 1 >out 2>err
 check "ended while waiting for texts" [ $? = 124 ]
 exec 9>&-

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What commands of the program given as $1 do to files: no output overwrites an input or
-# another output however they are spelled, standard output, links, readers who leave, and
-# places that cannot be written to.
+# Files of the commands of the program given as $1: no output overwrites an input or
+# another output under any name; standard output, links, closed pipes, and unwritable
+# places.
 . "$(dirname "$0")/lib/helpers.sh"
 
 tools <<'PYTHON'
@@ -20,7 +20,7 @@ mkdir sub real
 cp q.npy k.npy v.npy sub
 kind="clustered-3"
 attend() { shoal attend $kind q.npy k.npy v.npy "$@"; }
-same() { cmp "$1" "sub/$1"; } # an input is what it was
+same() { cmp "$1" "sub/$1"; } # the input is unchanged
 is_link() { [ -L "$1" ]; }
 
 # ---- The same file ---------------------------------------------------------------------
@@ -95,7 +95,7 @@ cp k.npy dumps/layer0_k.npy
 cp v.npy dumps/layer0_v.npy
 printf '{"config": {}}\n{"step": 1, "loss": 1, "accuracy": 0}\n' >log.jsonl
 if shoal plot log.jsonl -o curve.svg 2>plot.err; then
-    # Into a pipe that nobody reads any more: COMMAND...
+    # Writes to a closed pipe: COMMAND...
     unread() { python3 -c 'import os, subprocess, sys
 ours, theirs = os.pipe()
 os.close(ours)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Drives shoal train glue and squad, eval and answer on tiny models: PROGRAM is $1.
+# Runs shoal train glue and squad, eval and answer on tiny models: PROGRAM is $1.
 . "$(dirname "$0")/lib/helpers.sh"
 tools <<'PYTHON'
 import random
@@ -12,8 +12,8 @@ def sentence(draw, more=()):
         words.insert(draw.randrange(len(words) + 1), word)
     return " ".join(words)
 
-# A GLUE folder with tasks of 40 and 20 rows, in which the class is whether "once" is
-# there and the number how often.
+# A GLUE folder with tasks of 40 and 20 rows, where the class is whether "once" occurs,
+# and the number how often.
 def glue(folder):
     draw = random.Random(1)
     def rows(count):
@@ -38,7 +38,7 @@ def glue(folder):
     write("QQP", "labelled-23k.tsv", "", lambda i, a, b, l: f"{i}\t1\t2\t{a}\t{b}\t{l}",
           60)
 
-# SQuAD: the answer is what follows "once".
+# SQuAD: the answer follows "once".
 def squad(path, count):
     draw = random.Random(int(count))
     paragraphs = []
@@ -67,7 +67,7 @@ train() { # $1 folder, then more options
         --learning-rate 0.003 "$@"
 }
 curve() { sed 's/, "seconds": [0-9.e-]*//' "$1/log.jsonl"; } # all but the time
-tensors() { # the bytes behind the header of a folder's checkpoint
+tensors() { # the bytes after the header of a folder's checkpoint
     python3 -c "import struct,sys; b = open('$1/checkpoint.safetensors', 'rb').read()
 sys.stdout.buffer.write(b[8 + struct.unpack('<Q', b[:8])[0]:])"
 }
@@ -98,7 +98,7 @@ expect "print-config is a config" 0 '"max_length": 128' shoal train glue RTE \
     --config text.json --print-config
 
 # ---- Rows that are wrong ---------------------------------------------------------------
-bad() { # NAME WORDS ROW: the fourth line of train.tsv is refused by its number
+bad() { # NAME WORDS ROW: the fourth line of train.tsv is rejected by its number
     cp -r glue wrong
     sed -i "4s/.*/$3/" wrong/RTE/train.tsv
     expect "$1" 3 "wrong/RTE/train.tsv: line 4: $2" shoal train glue RTE --data wrong \

@@ -112,8 +112,8 @@ for steps in 4 9; do
         cat err
 done
 report "resumes too" "$(same third thirds)"
-# The same utterances in every step, and no learning: losses of epochs differ where the
-# first position with an output is drawn anew.
+# The same utterances in every step, and no learning: losses of epochs differ only because
+# the first position with an output is drawn anew.
 still="--steps 4 --set batch_frames=100000 --set speeds=1 --learning-rate 1e-12"
 train drawn $still $full >/dev/null 2>&1 && train fixed $still >/dev/null 2>&1
 check "outputs begin elsewhere in every epoch" tool epochs drawn/log.jsonl 4

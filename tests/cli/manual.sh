@@ -1,5 +1,5 @@
 #!/bin/bash
-# What the program says about itself: help, manual pages, completion.
+# Help, manual pages and completion.
 . "$(dirname "$0")/lib/helpers.sh"
 commands=$(shoal --help | sed -n 's/^  \([a-z]\{3,\}\) .*/\1/p' | grep -vx shoal)
 shown() { shoal "$1" --help | grep -o '^  \(-., \|    \)--[a-z-]*' | grep -o -- '--.*'; }
@@ -31,7 +31,7 @@ check "the version is one" [ "$(shoal --version)" = "shoal $(sed -n \
 check "CHANGELOG's latest release is it" [ "$(shoal --version)" = \
     "shoal $(sed -n 's/^## \([0-9][^ ]*\).*/\1/p' "$root/CHANGELOG.md" | head -n 1)" ]
 
-# lacks FILE WORD...: those that the file has not, as words.
+# lacks FILE WORD...: the words that are not in the file.
 lacks() {
     printf '%s\n' "${@:2}" | grep -vxF -f <(grep -o -- '--[a-z-]*' "$1")
 }
@@ -54,7 +54,7 @@ for page in shoal*.1; do
 done
 
 # ---- bash
-# completed WORD...: what bash offers for the last word, a line each.
+# completed WORD...: completions of the last word, one per line.
 completed() (
     . ./shoal.bash
     COMP_WORDS=(shoal "$@") COMP_CWORD=$#
@@ -86,7 +86,7 @@ check "bash: copy" only copy train c
 check "bash: speech" only speech train sp
 check "bash: nothing more" only "" bench ""
 
-# ---- fish and zsh, where they are
+# ---- fish and zsh, if they are installed
 if command -v fish >/dev/null; then
     fish_offers() { # OFFER LINE
         fish -c 'source shoal.fish; complete -C $argv[1]' "$2" | cut -f 1 |
@@ -108,7 +108,8 @@ else
 fi
 tools <<'PYTHON'
 import pty, select
-# What an interactive zsh shows for a line and two tabs has the word, within a minute.
+# The completions that an interactive zsh shows for a line contain the word, within a
+# minute.
 def zsh_offers(word, line):
     child, terminal = pty.fork()
     if child == 0:

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Drives `shoal maps` of the program given as $1, with the small recorded models.
+# Runs `shoal maps` of the program given as $1, with the small recorded models.
 . "$(dirname "$0")/lib/helpers.sh"
 models=$root/tests/models/text
 tools <<'PYTHON'
-# Every row of every kind sums to 1; the first kind is itself; there are so many tokens.
+# Every row of every kind sums to 1; the first kind equals itself; the number of tokens is
+# right.
 def whole(path, kinds):
     d = json.load(open(path))
     begin, end = d["question"]
@@ -14,7 +15,7 @@ def whole(path, kinds):
             assert len(row) == len(d["tokens"]) and abs(sum(row) - 1) < 1e-5, row
     assert d["kinds"][0]["elsewhere"] == 0
 
-# One head after another has the mean that is the default.
+# The mean of all heads is the default.
 def mean(path, *heads):
     weights = lambda name: json.load(open(name))["kinds"][0]["weights"]
     parts = [weights(name) for name in heads]

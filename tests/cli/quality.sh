@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Drives `shoal quality` of the program given as $1 on small folders, and compares its
+# Runs `shoal quality` of the program given as $1 on small folders, and compares its
 # figures with plain Python.
 . "$(dirname "$0")/lib/helpers.sh"
 
@@ -58,7 +58,7 @@ def row(kind, i, q, keys, groups, top):
     return [mass * softmax(own)[l] / exact if l in chosen else w
             for l, w in enumerate(softmax(shared))]
 
-# Everything the command measures of one layer but time, over all queries.
+# Everything that the command measures for one layer except time, over all queries.
 def measure(kind, folder, layer, groups, top):
     arrays = {c: read("%s/layer%s_%s.npy" % (folder, layer, c)) for c in "qkv"}
     (B, H, N, D), q = arrays["q"]
@@ -85,7 +85,7 @@ def measure(kind, folder, layer, groups, top):
                 size += want ** 2
     return math.sqrt(away / size), distance / (B * H * N), same / (B * H * N)
 
-# figures JSON KIND FOLDER LAYER,...: the JSON says of the kind what the formulas say.
+# figures JSON KIND FOLDER LAYER,...: the figures of the kind equal those of the formulas.
 def figures(path, program, kind, folder, layers):
     result = json.load(open(path))["folders"][0]
     got = next(k for k in result["kinds"] if k["kind"] == kind)
@@ -115,7 +115,7 @@ def names_in(d):
     f = d["folders"][0]
     return {"d": d, "f": f, "k": {k["kind"]: k for k in f["kinds"]}}
 
-# front JSON: exactly the kinds that nothing beats are marked.
+# front JSON: exactly the kinds on the Pareto front are marked.
 def front(path):
     for f in json.load(open(path))["folders"]:
         points = [(k["relative_error"], k["seconds_per_call"]) for k in f["kinds"]]
@@ -151,7 +151,7 @@ expect bad-layers 2 "--layers" quality self --layers one
 expect bad-isa 2 "abacus" quality self --isa abacus
 expect unknown-option 2 "did you mean --samples" quality self --sample5 3
 
-# ---- Scores in the thousands: their rounding is no mistake
+# ---- Scores in the thousands: their rounding is not an error
 cp -r big steep
 tool shift steep/layer0_q.npy 4
 tool shift steep/layer0_k.npy 8000
@@ -193,7 +193,7 @@ expect layer-not-there 3 "self has no layer 1, which --layers selects; it has 0,
     quality self --layers 0..1
 expect lsh-on-cross 3 "lsh-2" quality cross --kinds lsh-2
 
-# ---- Figures against Python, on every query
+# ---- Figures compared with Python, on every query
 kinds=full,clustered-4,i-clustered-4:topk=5,i-clustered-4:topk=5,groups=keys
 kinds=$kinds,i-clustered-4:topk=5,normaliser=query
 kinds=$kinds,i-clustered-4:topk=5,groups=keys,normaliser=query,oracle-top-6

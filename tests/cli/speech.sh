@@ -1,6 +1,6 @@
 #!/bin/bash
-# shoal train speech, eval and recognise, on data folders of tones: train, resume to the
-# last bit, error rates and controls. Bad data is in speech_data.sh.
+# shoal train speech, eval and recognise, on data folders of tones: training, bitwise
+# resumption, error rates and controls. Bad data is in speech_data.sh.
 . "$(dirname "$0")/lib/helpers.sh"
 if ! shoal recognise --help | grep -q beams; then
     echo "ok speech # SKIP the program was built without speech"
@@ -58,7 +58,7 @@ expect "features are used again" 0 "20 of 20 steps" train again --steps 20 --thr
 report "threads change nothing" "$(cmp <(tool tensors whole/checkpoint.safetensors) \
     <(tool tensors again/checkpoint.safetensors))"
 for steps in 4 7 13 20; do
-    # the rate's fall is towards the last of all steps
+    # the rate decays towards the last of all steps
     train parts --resume --steps $steps --set decay_steps=20 >/dev/null 2>err || cat err
 done
 report "resumes to the last bit" "$(cmp <(tool tensors whole/checkpoint.safetensors) \

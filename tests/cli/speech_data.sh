@@ -1,6 +1,6 @@
 #!/bin/bash
-# What shoal train speech and eval say of data folders that are not as they should be: on
-# tones, for a few steps.
+# Messages of shoal train speech and eval about bad data folders: on tones, for a few
+# steps.
 . "$(dirname "$0")/lib/helpers.sh"
 if ! shoal recognise --help | grep -q beams; then
     echo "ok speech_data # SKIP the program was built without speech"

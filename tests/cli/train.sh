@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Drives shoal train, eval, plot and repro: PROGRAM is $1.
+# Runs shoal train, eval, plot and repro: PROGRAM is $1.
 . "$(dirname "$0")/lib/helpers.sh"
 tools <<'PYTHON'
 # Changes the result of the grid's first cell.
@@ -23,7 +23,7 @@ def remake(old, new, change):
     text = json.dumps(head).encode()
     open(new, "wb").write(struct.pack("<Q", len(text)) + text + data)
 
-# Whether a table or a file of TensorBoard's events has the numbers of a log.
+# Whether a table or a file of TensorBoard events has the numbers of a log.
 def exported(log, path):
     def crc(data):
         crc = 0xffffffff
@@ -101,7 +101,7 @@ same_curve() { # $1 name, $2 $3 folders
     report "$1" "$(diff <(curve "$2") <(curve "$3") | head -5)"
 }
 
-tensors() { # the bytes behind the header of a folder's checkpoint
+tensors() { # the bytes after the header of a folder's checkpoint
     python3 -c "import struct,sys; b = open('$1/checkpoint.safetensors', 'rb').read()
 sys.stdout.buffer.write(b[8 + struct.unpack('<Q', b[:8])[0]:])"
 }
@@ -173,7 +173,7 @@ shoal train copy --resume --out killed >/dev/null
 report "nothing is left behind" "$(ls -A killed | grep tmp)"
 report "the final weights are the same" "$(cmp <(tensors straight) <(tensors killed))"
 
-# A log that is ahead of its checkpoint, with half a line, is cut back.
+# A log that is ahead of its checkpoint, with an incomplete line, is cut back.
 cp -r straight ahead
 train ahead2 --steps 20 --attention clustered-3 >/dev/null
 cp ahead2/checkpoint.safetensors ahead/
@@ -182,14 +182,14 @@ expect "an early checkpoint" 0 "60 of 60" shoal train copy --resume --out ahead 
     --steps 60
 same_curve "no line twice" straight ahead
 
-# One that ends before its checkpoint was damaged: nothing behind the damage is lost.
+# A log that ends before its checkpoint was damaged: nothing after the damage is removed.
 cp -r straight damaged
 sed -i '11s/.*/{"step": 10, "lo/' damaged/log.jsonl
 cp damaged/log.jsonl damaged.jsonl
 expect "a damaged log" 3 "log.jsonl: line 11 is damaged" shoal train copy --resume \
     --out damaged --steps 70
 report "stays as it is" "$(cmp damaged/log.jsonl damaged.jsonl)"
-wrong_log() { # NAME WORDS SED-SCRIPT: a log so changed is refused and stays
+wrong_log() { # NAME WORDS SED-SCRIPT: a log changed by it is rejected and kept
     sed "$3" straight/log.jsonl >damaged/log.jsonl
     cp damaged/log.jsonl damaged.jsonl
     expect "$1" 3 "$2" shoal train copy --resume --out damaged --steps 70
@@ -293,7 +293,7 @@ report "and misses nothing" "$(diff \
     <(grep -o '"step": [0-9]*, "loss"' interrupted/log.jsonl) \
     <(seq -f '"step": %.0f, "loss"' $more) | head -3)"
 
-# Twice in a row ends at once, but not inside a checkpoint.
+# A second signal ends the program at once, but not inside a checkpoint.
 cat >twice.py <<'PYTHON'
 import os, random, shutil, signal, subprocess, sys, time
 for _ in range(5):
@@ -344,7 +344,7 @@ if shoal plot whole killed -o curves.svg 2>err; then
     report "plot svg" "$(grep -q "<svg" curves.svg || echo "no svg")"
     shoal plot whole -o curves.png
     report "plot png" "$(head -c 4 curves.png | grep -q PNG || echo "no png")"
-    # Pipes and links stay what they are, and permissions too.
+    # Pipes and links are kept, and permissions too.
     mkfifo pipe.svg
     timeout 20 cat pipe.svg >piped.svg & # a pipe that is gone has no writer
     shoal plot whole -o pipe.svg
@@ -456,7 +456,7 @@ expect "no table" 3 'a table needs "task" and "axes"' shoal repro none.json --ou
 if [ -e curves.svg ]; then
     report "heatmaps" \
         "$(grep -q "<svg" grid/copy.svg && [ -s grid/copy.png ] || echo "none")"
-    glyphs() { # ACCURACY: letters in the picture when the first cell has it
+    glyphs() { # ACCURACY: letters in the picture if the first cell has it
         tool accuracy grid/results.json "$1"
         repro --show >/dev/null && grep -o "<use" grid/copy.svg | wc -l
     }

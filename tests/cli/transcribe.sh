@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Drives `shoal transcribe` and `shoal wer` of the program given as $1: a small model with
-# random weights, sounds and damaged files that it makes itself, and the real model where
-# it is there.
+# Runs `shoal transcribe` and `shoal wer` of the program given as $1: a small model with
+# random weights, generated sounds and damaged files, and the real model if it is
+# available.
 . "$(dirname "$0")/lib/helpers.sh"
 
 if shoal transcribe --help 2>&1 | grep -q "built without"; then
@@ -12,7 +12,7 @@ fi
 tools <<'PYTHON'
 WIDTH, HEADS, LAYERS, TEXT, MELS = 8, 2, 1, 24, 80
 
-# model NAME [VOCABULARY]: ggml, halves
+# model NAME [VOCABULARY]: ggml, half precision
 def model(name, vocabulary="51865"):
     vocabulary, draw = int(vocabulary), random.Random(3)
     out = open(name, "wb")
@@ -68,8 +68,8 @@ def model(name, vocabulary="51865"):
     norm("decoder.ln")
     out.close()
 
-# wav NAME SECONDS [CHANNELS RATE]: 16-bit, a voice whose pitch and formant glide, four
-# syllables a second
+# wav NAME SECONDS [CHANNELS RATE]: 16-bit, a voice with gliding pitch and formant, four
+# syllables per second
 def wav(name, seconds, channels="1", rate="16000"):
     channels, rate = int(channels), int(rate)
     count = int(float(seconds) * rate)
@@ -100,7 +100,7 @@ def zero_wav(name, seconds):
 def nan_wav(name):
     raw_wav(name, 3, 1, 16000, 32, struct.pack("<3f", 0.0, math.nan, 0.0) * 2000)
 
-# only FILE KEY: of its JSON, without what is timed
+# only FILE KEY: part of its JSON, without times
 def only(name, key):
     for one in json.load(open(name))[key]:
         print({k: v for k, v in sorted(one.items()) if "seconds" not in k and
@@ -118,7 +118,7 @@ def spoil(name, to, key):
     bytes[begin:begin + 4] = struct.pack("<f", math.nan)
     open(to, "wb").write(bytes)
 
-# cues FILE WIDTH LINES: what is wrong with a file of cues; their text in FILE.joined
+# cues FILE WIDTH LINES: problems of a file of cues; writes their text to FILE.joined
 def cues(name, width, lines):
     before, joined = 0.0, []
     seconds = lambda at: sum(60 ** i * float(part) for i, part in enumerate(
@@ -196,7 +196,7 @@ tool put silent.wav 24 0
 expect "no samples per second" 3 "a sample rate of 0" shoal transcribe silent.wav \
     -m small.bin
 
-# ---- Forms ---------------------------------------------------------------------------
+# ---- Formats -------------------------------------------------------------------------
 check "text" say talk.wav
 check "the factor stands on stderr" grep -q "real-time factor" err
 cp out text
@@ -209,7 +209,7 @@ check "quiet" bash -c \
 check "without a standard error" bash -c \
     "'$program' transcribe talk.wav -m small.bin --no-fallback 2>&- | cmp - text"
 cp talk.wav counted.wav
-tool put counted.wav 4 "$(stat -c %s talk.wav)" # the whole file, not what is behind it
+tool put counted.wav 4 "$(stat -c %s talk.wav)" # the size of the file, not of the audio
 check "a size that counts itself" bash -c \
     "'$program' transcribe counted.wav -m small.bin --no-fallback -q | cmp - text"
 tool spoil small.bin spoilt.bin encoder.ln_post.weight
@@ -277,7 +277,7 @@ done
 expect "a missing recording" 3 "nowhere" shoal transcribe nowhere.flac -m small.bin
 check "nothing was written for any of them" bash -c "[ -z \"\$(ls never)\" ]"
 
-cp talk.wav claims.wav && tool put claims.wav 40 256000 # twice what there is
+cp talk.wav claims.wav && tool put claims.wav 40 256000 # twice the actual size
 expect "a WAV that announces more than it has" 3 "4.00 of the 8.00 seconds" \
     shoal transcribe claims.wav -m small.bin --no-fallback -o never
 check "is taken as it is when asked" bash -c \
@@ -302,7 +302,7 @@ for more in "" --no-fallback --no-timestamps; do
 done
 check "its summary" grep -q "no speech" err
 
-# ---- Words, forms, parts, standard input ---------------------------------------------
+# ---- Words, formats, parts, standard input -------------------------------------------
 check "words in json" run transcribe talk.wav -m small.bin -f json --words
 check "have times and probabilities" json "all('words' in s for s in d['segments']) and
     all(0 <= w['start'] <= w['end'] <= 4.1 and 0 < w['probability'] <= 1 and w['word']
@@ -369,7 +369,7 @@ printf 'no sound' >talk.xyz
 expect "a format that is not read" 3 "ffmpeg -i talk.xyz -ar 16000 -ac 1 out.wav" \
     shoal transcribe talk.xyz -m small.bin
 
-# ---- Attention that takes the queries as keys ----------------------------------------
+# ---- Kinds that use the queries as keys -----------------------------------------------
 for kind in lsh-4 shared-full; do
     expect "$kind is refused" 2 "separate keys" shoal transcribe talk.wav \
         -m small.bin -a $kind
@@ -390,7 +390,7 @@ done
 for field in 0 1 2 3 4 5 6 7 8 9 10 11 12 13; do
     for value in -1 0 7 2147483647; do
         cp small.bin bad.bin && tool put bad.bin $((4 * field)) "$value"
-        # Legal kinds of files: each tensor says its own.
+        # Valid types of files: each tensor has its own.
         case $field.$value in 11.0 | 11.7) continue ;; esac
         expect "model with field $field = $value" 3 "bad.bin" shoal transcribe talk.wav \
             -m bad.bin
