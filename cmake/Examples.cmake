@@ -24,7 +24,7 @@ function(shoal_example name library pattern)
 endfunction()
 
 shoal_example(clustered shoal "32 exact keys: error 0.1.*gradients within [0-9]e-0[6-9]")
-shoal_example(attention shoal "attends to theme 5 by 7[0-9] %")
+shoal_example(attention shoal "attends to topic 5 by 7[0-9] %")
 shoal_example(train shoal_models "^loaded +loss 0\\.[0-4].* right +(9[0-9]|100) %")
 shoal_example(embed shoal_models "^ *0\\.[0-9]+  a b c$"
     FILE:${CMAKE_CURRENT_SOURCE_DIR}/tests/models/text/bert "a b" "a b c")
