@@ -297,7 +297,7 @@ static void add_cell(const repro_job *job, const json_t *how, text_table *table,
     }
 }
 
-/* One value of a table of rows by cells: the first form whose values all exist. */
+/* One value of a table of rows by cells: the first template whose values all exist. */
 static void add_crossed(const repro_job *job, const json_t *how, text_table *table,
                         const repro_cell *cell, const char *row, const char *metric) {
     const json_t *forms = json_object_get(how, "cross");

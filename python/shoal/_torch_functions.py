@@ -13,12 +13,12 @@ from ._native import ShoalError, kind_rows
 from ._torch_ops import Direct, attend, forward
 from ._torch_tensors import nothing_traces, state_format
 
-HALVES = (torch.bfloat16, torch.float16)
+HALF_TYPES = (torch.bfloat16, torch.float16)
 
 
 def _from_half(tensor: Tensor) -> Tensor:
     """Other types are unchanged and rejected later by name."""
-    return tensor.float() if tensor.dtype in HALVES else tensor
+    return tensor.float() if tensor.dtype in HALF_TYPES else tensor
 
 
 def _refuse_tangents(*tensors: Tensor | None) -> None:

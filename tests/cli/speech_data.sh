@@ -9,7 +9,7 @@ fi
 
 cat "$lib/tones.py" - <<'PYTHON' | tools
 def short(path, count):
-    """So many samples of silence."""
+    """This many samples of silence."""
     with wave.open(path, "wb") as f:
         f.setparams((1, 2, 16000, 0, "NONE", ""))
         f.writeframes(bytes(2 * int(count)))
