@@ -662,8 +662,8 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
     corpus->info.bad = bad;
     if (bad > 0 && (!corpus->options.skip_bad || kept == 0))
         return sh_fail(corpus->context, SHOAL_BAD_FILE,
-                       "%s: %lld of %lld utterances cannot be used, the first %s",
-                       folder, (long long)bad, (long long)all, first);
+                       "%s: %lld of %lld utterances cannot be used, the first %s", folder,
+                       (long long)bad, (long long)all, first);
     if (kept == 0)
         return sh_fail(corpus->context, SHOAL_BAD_FILE, "%s: has no utterances", folder);
     return corpus->options.labels_only ? SHOAL_OK : finish(corpus);
