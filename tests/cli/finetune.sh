@@ -80,15 +80,15 @@ expect "no data" 2 "glue needs --data" shoal train glue RTE -o x
 expect "no model" 2 "needs --model" shoal train glue rte --data glue -o x
 expect "no dev" 2 "squad needs --data TRAIN.json and --dev" shoal train squad \
     --data train.json --model "$models/bert" -o x
-expect "a task that is not there" 3 "glue has no MNLI/train.tsv of the task MNLI" \
+expect "a task that is not there" 3 "glue has no MNLI/train.tsv for the task MNLI" \
     shoal train glue MNLI --data glue --model "$models/roberta" --set max_length=64 -o x
 expect "ModernBERT" 3 "can embed but not be trained" shoal train glue RTE --data glue \
     --model "$models/modern" -o x
-expect "positions" 2 "the model has 64" shoal train glue RTE --data glue \
+expect "positions" 2 "the maximum of the model is 64" shoal train glue RTE --data glue \
     --model "$models/bert" -o x
 expect "layers are the folder's" 2 "the task glue has no layers" shoal train glue RTE \
     --layers 2 -o x
-expect "a kind that takes queries as keys" 2 "lsh-1 takes the queries as keys" \
+expect "a kind that takes queries as keys" 2 "lsh-1 uses the queries as keys" \
     shoal train glue RTE --data glue --model "$models/roberta" --set max_length=64 \
     --attention lsh-1 -o x
 report "refusals leave no folder" "$([ -e x ] && echo "x is there")"
@@ -105,15 +105,15 @@ bad() { # NAME WORDS ROW: the fourth line of train.tsv is rejected by its number
         --model "$models/roberta" --set max_length=64 -o x
     rm -r wrong
 }
-bad "three columns" "it has 3 columns; it should have 4" 'a\tb\t1'
-bad "another class" 'its label is "2"' 'a\tb\t2\t3'
+bad "three columns" "it has 3 columns instead of 4" 'a\tb\t1'
+bad "another class" 'the label is "2"' 'a\tb\t2\t3'
 words='it must be entailment, not_entailment or a class from 0 to 1'
-bad "another word" 'its label is "x"; '"$words" 'a\tb\tx\t3'
-bad "no class" 'its label is ""' 'a\tb\t\t3'
+bad "another word" 'the label is "x"; '"$words" 'a\tb\tx\t3'
+bad "no class" 'the label is ""' 'a\tb\t\t3'
 bad "no UTF-8" "the text is not UTF-8" 'a\xff\tb\t1\t3'
 cp -r glue wrong
 sed -i '4s/.*/a/' wrong/RTE/train.tsv
-expect "bad rows are left out" 0 "1 rows were left out" shoal train glue RTE \
+expect "bad rows are left out" 0 "1 rows were skipped" shoal train glue RTE \
     --data wrong --model "$models/roberta" --set max_length=64 -o skipped --skip-bad \
     --steps 1
 sed -i 1d wrong/RTE/train.tsv
@@ -123,7 +123,7 @@ expect "no header" 3 "needs a header with the columns sentence1, sentence2 and l
 expect "no rows" 3 "has no rows" shoal train glue RTE --data wrong \
     --model "$models/roberta" --set max_length=64 -o x
 sed 's/"answer_start": [0-9]*/"answer_start": 0/' train.json >wrong.json
-expect "answers elsewhere" 3 "question q0: its answer is not where answer_start says" \
+expect "answers elsewhere" 3 "question q0: its answer is not at answer_start" \
     shoal train squad --data wrong.json --dev dev.json --model "$models/bert" \
     --set max_length=64 -o x
 echo '{"data": [{"paragraphs": [{"context": "a"}]}]}' >wrong.json
@@ -138,16 +138,16 @@ json.dump(d, open('v2.json', 'w'))
 at[4]['qas'][0]['answers'][0]['answer_start'] = 0
 at[7]['qas'][0]['question'] = 'once ' * 80
 json.dump(d, open('wrong.json', 'w'))"
-expect "SQuAD 2" 3 "v2.json: question q2: it has no answer; SQuAD 1.1 is read" \
+expect "SQuAD 2" 3 "v2.json: question q2: it has no answer; only SQuAD 1.1 is supported" \
     shoal train squad --data v2.json --dev dev.json --model "$models/bert" \
     --set max_length=64 -o x
 expect "SQuAD 2 as dev" 3 "v2.json: question q2: it has no answer" \
     shoal train squad --data train.json --dev v2.json --model "$models/bert" \
     --set max_length=64 -o x
-expect "questions are left out" 0 "wrong.json: 3 questions were left out; the first: " \
+expect "questions are left out" 0 "wrong.json: 3 questions were skipped; the first: " \
     shoal train squad --data wrong.json --dev v2.json --model "$models/bert" \
     --set max_length=64 -o squad-skipped --skip-bad --steps 1
-check "of dev too" says "v2.json: 1 question was left out; the first: question q2: it has"
+check "of dev too" says "v2.json: 1 question was skipped; the first: question q2: it has"
 
 # ---- Training --------------------------------------------------------------------------
 small=(--set max_length=64)
@@ -267,7 +267,7 @@ check "and of length 1" cmp own.npy first.npy
 expect "an empty context" 0 "" shoal answer squad -q "once" -c empty.txt
 expect "no question" 2 "question is missing" shoal answer squad -c long.txt
 expect "no context" 3 "nowhere.txt" shoal answer squad -q a -c nowhere.txt
-expect "a run of GLUE" 3 "was trained on RTE" shoal answer whole -q a -c long.txt
+expect "a run of GLUE" 3 "trained on RTE" shoal answer whole -q a -c long.txt
 expect "no run" 3 "nowhere" shoal answer nowhere -q a -c long.txt
 for ((i = 0; i < 80; i++)); do printf 'once '; done >question.txt
 expect "a long question" 3 "leave no room" shoal answer squad -q "$(cat question.txt)" \

@@ -413,7 +413,7 @@ expect "the shared grid is whole" 0 '"finished"' pair --show --json
 check "the shared grid: all cells" json 'all(c["finished"] for c in d["cells"])'
 expect "seeds that are one float" 3 "another seed" pair --seed 123456790
 rm pair/results.json
-expect "a cell of another seed" 3 "has seed = 123456789, and this training has 1" pair
+expect "a cell of another seed" 3 "has seed = 123456789, but this training has 1" pair
 expect "is not taken over" 0 '"finished": false' pair --show --json
 echo no checkpoint >pair/cells/full_L3/checkpoint.safetensors
 expect "a damaged cell" 3 "1 cell failed" pair --seed 123456789
