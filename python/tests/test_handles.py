@@ -1,4 +1,4 @@
-"""Objects that threads share, and values that C cannot hold."""
+"""Objects shared by threads, and values that C cannot represent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXTS = ["Attention in linear time.", "a b c", "queries huddle into clusters " *
 
 @pytest.fixture(autouse=True)
 def libraries(monkeypatch):
-    """The built libraries, where they are."""
+    """The built libraries, if they exist."""
     for part in ("models", "speech"):
         variable, built = (
             f"SHOAL_{part.upper()}_LIBRARY",
@@ -51,7 +51,7 @@ def speech():
 
 
 class Slow(Handle):
-    """Counts how many threads are inside at once."""
+    """Counts the threads that are inside at once."""
 
     _what = "the slow one"
 
@@ -136,7 +136,7 @@ def test_one_encoder_for_two_threads(encoder):
 
 
 def test_closing_an_encoder_that_embeds(encoder):
-    """Every call is either answered or refused."""
+    """Every call either succeeds or raises an error."""
     expected, said = encoder.embed(TEXTS), []
 
     def run():
@@ -231,7 +231,7 @@ def test_options_of_an_encoder(encoder):
     refused("^folder contains a zero byte", shoal.TextEncoder, str(folder) + "\0x")
     refused(r"^texts\[1\] is a int", encoder.embed, ["a", 7])
     refused(r"^texts\[0\] cannot be encoded", encoder.embed, ["\ud800"])
-    assert encoder.embed(["a\0b"]).shape == (1, 16)  # lengths are given: nothing is cut
+    assert encoder.embed(["a\0b"]).shape == (1, 16)  # given lengths: no truncation
 
 
 def test_options_of_speech(speech):

@@ -1,4 +1,4 @@
-"""What numpy arrays and options are refused, and what the message says."""
+"""Rejected numpy arrays and options, and their messages."""
 
 from __future__ import annotations
 

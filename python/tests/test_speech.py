@@ -1,4 +1,4 @@
-"""Speech, with the real model where it is, and the mirror of shoal_speech.h."""
+"""Speech, with the real model if it is available, and the mirror of shoal_speech.h."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TALK = DATA / "speech" / "1088-134315-0043.flac"
 
 @pytest.fixture(autouse=True)
 def library(monkeypatch):
-    """The built libshoal-speech, or a skip that says where it was looked for."""
+    """The built libshoal-speech, or a skip that names its path."""
     if not os.environ.get("SHOAL_SPEECH_LIBRARY"):
         built = ROOT / "build" / "libshoal-speech.so"
         if not built.exists():

@@ -16,7 +16,7 @@ TEXTS = ["Attention in linear time.", "", "a b c", "queries huddle into clusters
 
 @pytest.fixture(autouse=True)
 def library(monkeypatch):
-    """The built libshoal-models, or a skip that says where it was looked for."""
+    """The built libshoal-models, or a skip that names its path."""
     if not os.environ.get("SHOAL_MODELS_LIBRARY"):
         built = ROOT / "build" / "libshoal-models.so"
         if not built.exists():
