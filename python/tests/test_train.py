@@ -177,7 +177,7 @@ def test_refusals_of_arrays(tmp_path):
             train_arrays(tmp_path / "no", data=(x, y), **options)
         assert not (tmp_path / "no").exists()
 
-    refused("x must be sequences", x=[])
+    refused("x must be at least one sequence", x=[])
     refused("holds float64", x=[[0.5, 1.5]], y=[0])
     refused("y has shape", y=y[:3])
     refused("classes from -2", y=y - 2)

@@ -80,7 +80,7 @@ sed 's/ A/ B/' data/train/phones >changed
 cp -r data data2 && cp changed data2/train/phones
 expect "other data" 3 "the checkpoint has data = " shoal train speech data2 --resume \
     --out whole $small --steps 30
-expect "steps behind the fall of the rate" 3 "falls to nothing at step 20" train whole \
+expect "steps behind the fall of the rate" 3 "decays to 0 at step 20" train whole \
     --resume --steps 30
 expect "nothing can be aligned" 3 "every utterance has more labels than positions" \
     train x --steps 2 --set hop=64
@@ -170,7 +170,7 @@ check "words are heard" json 'd["kinds"][0]["words"]["error_rate"] < 30 and
 cp -r data/test said && sed -i '1s/^/\xef\xbb\xbf/' said/text
 expect "a mark before what was said" 0 "full" shoal eval good --data said $words
 sed -i 1d said/text
-expect "what was said is missing" 3 "said/text: has no line of s0-000" shoal eval good \
+expect "what was said is missing" 3 "said/text: there is no line for s0-000" shoal eval good \
     --data said $words
 
 # ---- Telephone speech ------------------------------------------------------------------

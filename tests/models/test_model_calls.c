@@ -346,7 +346,7 @@ static void wrong_inputs_are_refused(void **state) {
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
     tokens[ROWS - 1] = VOCABULARY;
     assert_int_equal(shoal_model_backward(model, &inputs, none, NULL), SHOAL_INVALID);
-    assert_non_null(strstr(shoal_context_message(context), "row 12: the vocabulary"));
+    assert_non_null(strstr(shoal_context_message(context), "row 12: it must be from 0"));
     inputs.tokens = NULL;
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
     assert_int_equal(shoal_model_forward(NULL, &inputs, &out), SHOAL_INVALID);

@@ -321,7 +321,7 @@ static void wrong_merges(void **state) {
         {"#version: 0.2\na b\n", NULL},
         {"a b\r\n\n", NULL},
         {"a b\na b\n", "is a duplicate"},
-        {"a  b\n", "merge 1 makes"},
+        {"a  b\n", "merge 1 gives"},
         {"ab\n", "two words"},
         {"a \n", "two words"},
         {"a \xc3\n", "line 1 is not UTF-8"},

@@ -168,7 +168,7 @@ static const struct {
 } wrong[] = {
     {"{\"model\":{\"type\":\"Unigram\"}}", "pieces and their scores"},
     {FILE_OF("", "", ""), "pieces and their scores"},
-    {FILE_OF("[\"a\",0],[\"a\",1]", "", ""), "twice"},
+    {FILE_OF("[\"a\",0],[\"a\",1]", "", ""), "duplicate piece"},
     {FILE_OF("[\"a\",\"0\"]", "", ""), "entry 0"},
     {FILE_OF("[\"a\",0],[\"b\",NaN]", "", ""), "JSON"},
     {FILE_OF("[\"a\",0],[\"b\",1e999]", "", ""), "JSON"},

@@ -119,7 +119,7 @@ static void bad_files_name_their_line(void **state) {
         {"\\data\\", "data", "ends before a line \\data\\"},
         {"ngram 1=5", "ngram 1=4", "line 13: there are more 1-grams"},
         {"ngram 1=5", "ngram 1=6", "line 15: the 1-grams end after 5"},
-        {"ngram 1=5", "ngram 1=", "line 4: 'ngram 1=' is not"},
+        {"ngram 1=5", "ngram 1=", "line 4: 'ngram 1=' does not"},
         {"ngram 1=5", "ngram 1=-1", "line 4: -1 is not a valid number"},
         {"ngram 1=5", "ngram 1=99999999999", "line 4: 99999999999 is not a valid number"},
         {"ngram 1=5", "ngram 2=5", "line 4: the count of 1-grams"},
