@@ -42,7 +42,7 @@ whoever|who (has|wants|asks)\\b	name the caller, the thread or the user
 [^e] (is|are) no (number|utf-8|language model|recording|unit|recogniser)	'is not ...'
 groups? of queries	clusters of queries: the glossary's term"
 plain_rooms="cli lab train exact models/text models/files speech/words speech/audio
-    speech/recogniser src/base src/cluster tests/core tests/models tests/speech
+    speech/recogniser src/base src/cluster mpi tests/core tests/models tests/speech
     tests/train examples python/shoal"
 
 pages() { # of the tree $1, without what was built or belongs to an editor
