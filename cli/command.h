@@ -407,8 +407,8 @@ typedef struct {
              "(default: 0, such words are excluded)",                                    \
          SETS_TEXT(job, member.unknown)},                                                \
         {"beam", 0, "X",                                                                 \
-         who "width of the word search: maximum difference from the best score\n"        \
-             "(default: 12)",                                                            \
+         who "width of the word search: maximum score difference from the\n"             \
+             "best path (default: 12)",                                                  \
          SETS_TEXT(job, member.beam)},                                                   \
     {                                                                                    \
         "tokens", 0, "N",                                                                \

@@ -83,7 +83,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--longest", type=int, default=512, help="tokens it is cut to")
     parser.add_argument("--batch", type=int, default=8, help="contexts at a time")
-    parser.add_argument("--limit", type=int, help="about this many contexts, evenly chosen")
+    parser.add_argument("--limit", type=int, help="number of contexts, evenly chosen")
     parser.add_argument("--model", help="folder of the model; None is all-MiniLM-L6-v2")
     parser.add_argument("--data", help="folder that has squad/; None is SHOAL_DATA")
     return parser

@@ -170,7 +170,7 @@ check "words are heard" json 'd["kinds"][0]["words"]["error_rate"] < 30 and
 cp -r data/test said && sed -i '1s/^/\xef\xbb\xbf/' said/text
 expect "a mark before what was said" 0 "full" shoal eval good --data said $words
 sed -i 1d said/text
-expect "what was said is missing" 3 "said/text: there is no line for s0-000" shoal eval good \
+expect "what was said is missing" 3 "there is no line for s0-000" shoal eval good \
     --data said $words
 
 # ---- Telephone speech ------------------------------------------------------------------

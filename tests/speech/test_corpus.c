@@ -714,7 +714,7 @@ static void work_can_be_stopped(void **state) {
     shoal_corpus_options options = options_of();
     options.speed = 0.9;
     options.progress = stop_at_once;
-    open_bad(&options, "stopped");
+    open_bad(&options, "cancelled");
     options.progress = NULL;
     options.cache = "/nonexistent";
     open_bad(&options, "/nonexistent/fbank");
