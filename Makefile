@@ -1,9 +1,9 @@
-# CMake is the single truth (CMakeLists.txt); this only forwards to it.
+# CMake is the single source of truth (CMakeLists.txt); this only forwards to it.
 #     make            configure and build in build/
-#     make demo       install what is missing, build, run `shoal demo`
-#     make test       install what is missing, build and test every configuration
-#     make python     build the Python package and test it in an environment of its own
-#     make bench      timings against OpenBLAS, on a quiet machine
+#     make demo       install missing dependencies, build, run `shoal demo`
+#     make test       install missing dependencies, build and test every configuration
+#     make python     build the Python package and test it in its own environment
+#     make bench      timings relative to OpenBLAS, on a quiet machine
 #     make bench-peers-quick
 #                     a short run of every comparison with other programs: do they work?
 #     make wheel      the wheel for other systems, in build/wheels

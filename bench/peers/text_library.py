@@ -1,5 +1,6 @@
-"""The text part of libshoal-models through ctypes: only what the comparisons need. The
-structures are those of include/shoal_models.h, field by field."""
+"""The text part of libshoal-models through ctypes, as far as the comparisons need it. The
+structures mirror include/shoal_models.h field by field.
+"""
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path

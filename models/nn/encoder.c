@@ -323,7 +323,7 @@ shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shap
     if (limits->training &&
         (limits->half_weights || limits->bf16_weights || limits->packed_weights))
         return sh_fail(context, SHOAL_INVALID,
-                       "encoder: half and packed weights cannot be trained");
+                       "encoder: half-precision and packed weights cannot be trained");
     encoder stack = {.context = context, .shape = *shape, .limits = *limits};
     stack.model = encoder_model(shape);
     stack.width = (encoder_shares_keys(shape) ? 2 : 3) * stack.model;
@@ -536,7 +536,7 @@ shoal_status sh_encoder_forward(encoder *stack, const encoder_weights *weights,
     const encoder_limits *limits = &stack->limits;
     if (sequences->batch < 0 || sequences->batch > limits->batch)
         return sh_fail(stack->context, SHOAL_INVALID,
-                       "a batch of %lld sequences: this encoder was made for up to %lld",
+                       "batch is %lld: the limit of this encoder is %lld sequences",
                        (long long)sequences->batch, (long long)limits->batch);
     stack->offsets[0] = 0;
     for (int64_t b = 0; b < limits->batch; b++) {
@@ -545,17 +545,16 @@ shoal_status sh_encoder_forward(encoder *stack, const encoder_weights *weights,
             next = sequences->offsets[b + 1];
             int64_t length = next - stack->offsets[b];
             if (sequences->offsets[0] != 0 || length < 0 || length > limits->length)
-                return sh_fail(
-                    stack->context, SHOAL_INVALID,
-                    "sequence %lld of the batch has %lld rows: it must have 0 to "
-                    "%lld, and the first begins at row 0",
-                    (long long)b, (long long)length, (long long)limits->length);
+                return sh_fail(stack->context, SHOAL_INVALID,
+                               "sequence %lld of the batch has %lld rows: it must have 0 "
+                               "to %lld, and the first must begin at row 0",
+                               (long long)b, (long long)length,
+                               (long long)limits->length);
         }
         if (next > limits->rows)
-            return sh_fail(
-                stack->context, SHOAL_INVALID,
-                "the batch has over %lld rows, which this encoder was made for",
-                (long long)limits->rows);
+            return sh_fail(stack->context, SHOAL_INVALID,
+                           "the batch has more than %lld rows, the limit of this encoder",
+                           (long long)limits->rows);
         stack->offsets[b + 1] = next; /* sequences beyond the batch are empty */
     }
     const pass p = {stack, weights, packing_rows(sequences), wanted, random};
@@ -763,7 +762,7 @@ shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
                                  dropout_key random, const float *x, float *gradient) {
     if (!stack->limits.training)
         return sh_fail(stack->context, SHOAL_INVALID,
-                       "encoder_backward: the encoder was made for inference");
+                       "encoder_backward: the encoder was created for inference");
     const pass p = {stack, weights, packing_rows(sequences), wanted, random};
     const int64_t layers = stack->shape.layers;
     if (!stack->shape.post_norm) {

@@ -1,11 +1,11 @@
 /* ModernBERT's layers, for inference. R rows, M model, F feed-forward.
- *
- *     x      += attention(rotated(norm(x)))       the first layer takes x itself
- *     x      += narrow(activation(a) b)           a, b the halves of widen(norm(x))
- *     out     = norm(x)
- *
- * `normed` always holds the next product's input: what follows a product that ends a
- * branch adds it to x and norms x into its place. */
+
+   x      += attention(rotated(norm(x)))       the first layer uses x itself
+   x      += narrow(activation(a) b)           a, b: the two parts of widen(norm(x))
+   out     = norm(x)
+
+   `normed` always holds the input of the next product: the epilogue of a product that
+   ends a branch adds it to x and writes norm(x). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,13 +13,17 @@
 #include "base/memory.h"
 #include "models/text/text_model.h"
 
-enum { ROW_BLOCK = 64, FORWARD_ROWS = 1024 }; /* rows of one task; of one feed-forward */
+enum {
+    ROW_BLOCK = 64,
+    FORWARD_ROWS = 1024
+}; /* rows per task; rows per feed-forward
+                                                 pass */
 
 struct modern_stack {
     shoal_context *context;
     const text_config *config;
     text_limits limits;
-    shoal_plan *plans[2]; /* global, local; NULL where no layer is */
+    shoal_plan *plans[2]; /* global, local; NULL if no layer uses it */
     size_t bytes;
     int64_t *offsets; /* [limits.batch + 1] */
     float *normed;    /* [R][M] */
@@ -27,7 +31,7 @@ struct modern_stack {
     float *projected; /* [R][3 M] */
     float *wide;      /* [FORWARD_ROWS][2 F] */
     float *turns[2];  /* [R][head_dim / 2][2]: cosine and sine of each rotation */
-    float *scratch;   /* of products with packed weights; NULL: they are not */
+    float *scratch;   /* for products with packed weights, otherwise NULL */
 };
 
 /* ---- The object ------------------------------------------------------------------- */
@@ -129,7 +133,7 @@ size_t sh_modern_memory(const modern_stack *stack) {
     return bytes;
 }
 
-/* ---- Rotations -------------------------------------------------------------------- */
+/* ---- Rotary positions ------------------------------------------------------------- */
 
 typedef struct {
     const modern_stack *stack;
@@ -138,7 +142,7 @@ typedef struct {
     int local;
 } rotation;
 
-/* In float as the models were trained, but for the functions themselves. */
+/* In float, like the models' training code, except for the functions themselves. */
 static void turn_task(void *shared, int64_t task, int thread UNUSED) {
     const rotation *r = shared;
     const text_config *config = r->stack->config;
@@ -163,7 +167,8 @@ static void rotate_task(void *shared, int64_t task, int thread UNUSED) {
     const int64_t last = min((task + 1) * ROW_BLOCK, r->rows);
     for (int64_t row = task * ROW_BLOCK; row < last; row++)
         for (int64_t head = 0; head < 2 * config->heads; head++) {
-            /* Queries, then keys: a head's first and second half turn together. */
+            /* Queries, then keys: the first and second half of a head are rotated
+               together. */
             const int64_t half = dim / 2;
             const float *turns = r->stack->turns[r->local] + row * dim;
             float *x = r->stack->projected + row * width + head * dim;
@@ -180,13 +185,13 @@ static void by_rows(const rotation *r, task_function *run) {
     sh_run_tasks(r->stack->context, ceil_divide(r->rows, ROW_BLOCK), run, &shared);
 }
 
-/* ---- Products and what follows them ----------------------------------------------- */
+/* ---- Products and their epilogues ------------------------------------------------- */
 
-/* x += y, and y = norm(x): y is the next product's input. */
+/* x += y, then y = norm(x), the input of the next product. */
 typedef struct {
     const text_config *config;
     const float *scale, *shift;
-    float *x, *y; /* from the product's first row on */
+    float *x, *y; /* at the product's first row */
 } branch_end;
 
 static void end_branch(const void *shared, const shoal_context *context, int64_t first,
@@ -243,7 +248,8 @@ shoal_status sh_modern_forward(modern_stack *stack, const text_weights *weights,
                                  .v = stack->projected + 2 * size,
                                  .query_offsets = stack->offsets,
                                  .key_offsets = stack->offsets};
-    for (int64_t b = 0; b <= stack->limits.batch; b++) /* beyond the batch: empty */
+    for (int64_t b = 0; b <= stack->limits.batch; b++) /* sequences beyond the batch
+                                                          are empty */
         stack->offsets[b] = sequences->offsets[min(b, sequences->batch)];
     for (int local = 0; local < 2; local++)
         if (stack->turns[local])

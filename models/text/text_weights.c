@@ -1,5 +1,5 @@
-/* Weights of an encoder out of a Hugging Face folder. A first pass finds every tensor and
-   checks its shape, so that what is allocated is never more than the file holds. */
+/* Weights of an encoder from a Hugging Face folder. A first pass finds every tensor and
+   checks its shape, so that no more is allocated than the file contains. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #include "models/nn/packed.h"
 #include "models/text/text_model.h"
 
-/* A pass over all tensors: without an arena it checks and adds up, with one it fills. */
+/* A pass over all tensors: without an arena it checks and counts, with one it fills. */
 typedef struct {
     shoal_context *context;
     const char *folder;
@@ -20,7 +20,7 @@ typedef struct {
     text_weights *to;
     const char *prefix; /* of every name: "", "bert.", ... */
     int64_t floats;     /* so far */
-    float *rows;        /* [PACKED_OUTPUTS][M or F]: some of a matrix that is packed */
+    float *rows;        /* [PACKED_OUTPUTS][M or F]: rows of a matrix to be packed */
 } loading;
 
 enum { NAME_MOST = 160 };
@@ -38,7 +38,7 @@ const file_tensor *sh_text_tensor_find(const safetensors *file, const char *pref
         const int end = (int)strlen(norms[i].name);
         if (length < end || strcmp(whole + length - end, norms[i].name) != 0)
             continue;
-        strcpy(whole + length - end, norms[i].first); /* which is no longer */
+        strcpy(whole + length - end, norms[i].first); /* not longer */
         return sh_safetensors_find(file, whole);
     }
     return found;
@@ -56,12 +56,11 @@ static shoal_status find(const loading *l, const char *name, int64_t rows,
     if (sh_file_tensor_has_shape(*tensor, columns ? 2 : 1, shape))
         return SHOAL_OK;
     return sh_fail(l->context, SHOAL_BAD_FILE,
-                   "%s: tensor '%s' has another shape than config.json says (%lld x "
-                   "%lld)",
+                   "%s: tensor '%s' does not have the shape of config.json (%lld x %lld)",
                    l->folder, whole, (long long)rows, (long long)(columns ? columns : 1));
 }
 
-/* columns 0: a vector. */
+/* columns is 0 for a vector. */
 static shoal_status take(loading *l, const char *name, int64_t rows, int64_t columns,
                          nn_tensor *to) {
     const file_tensor *tensor;
@@ -72,7 +71,7 @@ static shoal_status take(loading *l, const char *name, int64_t rows, int64_t col
         return SHOAL_OK;
     *to = (nn_tensor){.data = place};
     TRY(sh_file_tensor_to_f32(l->context, tensor, place));
-    /* What was copied need not stay in memory as a part of the mapped file. */
+    /* Releases pages of the mapped file that were copied. */
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
     const uintptr_t begin = ((uintptr_t)tensor->data + page - 1) / page * page;
     const uintptr_t end = ((uintptr_t)tensor->data + tensor->bytes) / page * page;
@@ -97,11 +96,11 @@ static int64_t extent_of(const text_config *config, extent which) {
 
 typedef struct {
     const char *name;
-    size_t field; /* where its nn_tensor is in a layer */
+    size_t field; /* offset of its nn_tensor in a layer */
     extent rows, columns;
 } layer_row;
 
-/* Queries, keys and values one after another, so that they are one product. */
+/* Queries, keys and values are adjacent, so that they are one product. */
 static const layer_row bert_rows[] = {
     {"attention.self.query.weight", offsetof(encoder_layer, query), MODEL, MODEL},
     {"attention.self.key.weight", offsetof(encoder_layer, key), MODEL, MODEL},
@@ -143,8 +142,7 @@ static shoal_status take_layer(loading *l, const char *folder, int64_t layer,
         float *at = l->to->arena ? l->to->arena + l->floats : NULL;
         TRY(take(l, name, outputs, inputs, one));
         if (at && inputs && l->to->packed) {
-            /* A matrix of a layer is packed where it lies: a block takes the room of its
-               rows. */
+            /* Packs a matrix in place: a block has the size of its rows. */
             for (int64_t first = 0; first < outputs; first += PACKED_OUTPUTS) {
                 float *block = at + first * inputs;
                 memcpy(l->rows, block, (size_t)(PACKED_OUTPUTS * inputs) * sizeof *block);
@@ -180,7 +178,8 @@ static shoal_status take_modern(loading *l) {
     const size_t rows = sizeof modern_rows / sizeof *modern_rows;
     TRY(take(l, "embeddings.norm.weight", size, 0, &to->scale));
     TRY(take(l, "final_norm.weight", size, 0, &to->final_scale));
-    /* The first layer has no norm before its attention: the words were normed. */
+    /* The first layer has no norm before its attention, because the words are
+       normalised. */
     for (int64_t i = 0; i < l->config->layers; i++)
         TRY(take_layer(l, "layers", i, modern_rows, i ? rows : rows - 1, &to->modern[i]));
     return SHOAL_OK;
@@ -203,7 +202,7 @@ shoal_status sh_text_file_open(shoal_context *context, const char *folder,
                    folder);
 }
 
-/* Models that were saved with a head have a prefix. */
+/* Models saved with a head have a prefix. */
 static shoal_status take_words(loading *l) {
     static const char *const prefixes[] = {"", "bert.", "roberta.", "model."};
     const char *name = l->config->family == FAMILY_MODERN
@@ -223,7 +222,7 @@ static shoal_status take_words(loading *l) {
         tensor->dtype == DTYPE_BF16)
         return SHOAL_OK;
     return sh_fail(l->context, SHOAL_BAD_FILE,
-                   "%s: '%s' is of type %s; it should be F32, F16 or BF16", l->folder,
+                   "%s: '%s' has type %s; F32, F16 and BF16 are supported", l->folder,
                    name, sh_dtype_name(tensor->dtype));
 }
 
@@ -240,7 +239,7 @@ static void place(void *argument, block_layout *block) {
 static shoal_status load(loading *l) {
     shoal_status (*take_all)(loading *) = l->config->family == FAMILY_MODERN ? take_modern
                                                                              : take_bert;
-    encoder_layer one[TEXT_LAYERS_MOST]; /* the first pass fills in nothing */
+    encoder_layer one[TEXT_LAYERS_MOST]; /* not written by the first pass */
     modern_layer other[TEXT_LAYERS_MOST];
     l->to->layers = one;
     l->to->modern = other;

@@ -1,4 +1,4 @@
-"""Texts become vectors: BERT, RoBERTa and ModernBERT folders through libshoal-models.
+"""Vectors of texts by BERT, RoBERTa and ModernBERT models through libshoal-models.
 
 libshoal-models is looked for where SHOAL_MODELS_LIBRARY says, beside libshoal, where the
 wheel has it, and among the system's libraries.
@@ -74,10 +74,10 @@ class TextEncoder(LibraryHandle):
     >>> encoder.embed(["a text", "another"]).shape  # doctest: +SKIP
     (2, 384)
 
-    `long` says what texts become that are longer than `window` tokens (0: all positions
-    of the model): "windows" every `stride` tokens (0: half a window), "cut", or
-    "stretch". `pooling` is "own" (as the folder says), "mean", "first" or "max". `rows`
-    tokens are worked on at once. Threads that share an encoder take turns.
+    `long` selects how texts longer than `window` tokens (0: the maximum of the model) are
+    processed: "windows" every `stride` tokens (0: half a window), "cut", or "stretch".
+    `pooling` is "own" (as the folder specifies), "mean", "first" or "max". `rows` is the
+    number of tokens per batch. Threads that share an encoder wait for each other.
     """
 
     __module__ = "shoal"
@@ -120,7 +120,7 @@ class TextEncoder(LibraryHandle):
         self.window: int = info.window
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """One vector for each text: float32 [texts, size]."""
+        """One vector per text: float32 [texts, size]."""
         if isinstance(texts, (str, bytes)):
             raise ShoalError("texts is one string: it must be a list of strings")
         encoded = [_checked.any_text(f"texts[{i}]", x) for i, x in enumerate(texts)]

@@ -40,7 +40,7 @@ def test_options():
 def test_refusals():
     with pytest.raises(shoal.ShoalError, match="config.json"):
         shoal.TextEncoder(MODELS)
-    with pytest.raises(shoal.ShoalError, match="keys of its own"):
+    with pytest.raises(shoal.ShoalError, match="separate keys"):
         shoal.TextEncoder(MODELS / "bert", "lsh-1")
     with pytest.raises(shoal.ShoalError, match="pooling"):
         shoal.TextEncoder(MODELS / "bert", pooling="last")

@@ -1,10 +1,10 @@
-/* The file of a data folder's features: made by all threads, mapped, and checked whole
-   when it is opened.
+/* The file of a data folder's features: computed by all threads, mapped, and verified
+   completely when it is opened.
 
        cache_head, then [utterances] cache_row, then features [frames][bands], floats
 
-   in the machine's own byte order, since it never leaves it. Utterances that could not be
-   read have no frames there; they are looked at again each time, for the reason.
+   in native byte order, since it is local to the machine. Utterances that could not be
+   read have no frames; they are read again each time to find the reason.
 
    Until it is complete it is NAME.features.part, of the same form: rows of utterances
    that were not read yet begin at NOT_READ. Work that was stopped goes on from there. */
@@ -39,7 +39,7 @@ typedef struct {
     char magic[8];
     uint64_t key;
     int64_t bands, utterances, frames;
-    uint64_t checksum; /* of all that follows */
+    uint64_t checksum; /* of everything after it */
 } cache_head;
 
 typedef struct {
@@ -48,7 +48,7 @@ typedef struct {
 
 static const char magic[8] = "shoalfb1";
 
-/* ---- Sums -------------------------------------------------------------------------- */
+/* ---- Checksums -------------------------------------------------------------------- */
 
 static uint64_t mix_real(uint64_t sum, double value) {
     uint64_t bits;
@@ -58,16 +58,16 @@ static uint64_t mix_real(uint64_t sum, double value) {
 
 /* ---- One recording ----------------------------------------------------------------- */
 
-/* What came of it; features of its utterances one after another. */
+/* Result for one recording; the features of its utterances are concatenated. */
 typedef struct {
     float *features;
     int64_t frames;
-    bool lost; /* there was no memory for it */
+    bool lost; /* out of memory */
 } read_recording;
 
 typedef struct {
     shoal_corpus *corpus;
-    shoal_context **contexts; /* [threads], one for each thread */
+    shoal_context **contexts; /* [threads], one per thread */
     fbank **banks;            /* [threads] */
     int64_t first;            /* recording of task 0 */
     read_recording *found;    /* [CHUNK] */
@@ -80,7 +80,7 @@ typedef struct {
 
 enum { LOW_RATE = AUDIO_RATE / 2, LOOKED_AT = 100 };
 
-/* alike: `wanted` is what most recordings have, and others are refused. */
+/* alike: `wanted` is the rate of most recordings, and others are rejected. */
 static shoal_status read_open(shoal_context *context, audio_file *file, const char *path,
                               int wanted, bool alike, sound *s) {
     const int rate = sh_audio_describe(file).rate;
@@ -88,14 +88,14 @@ static shoal_status read_open(shoal_context *context, audio_file *file, const ch
     const int least = alike ? LOW_RATE : wanted;
     if (rate < least)
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: has %d samples per second; %d or more are wanted", path, rate,
-                       least);
+                       "%s: has %d samples per second; at least %d are needed", path,
+                       rate, least);
     if (alike && low != (rate < AUDIO_RATE))
         return sh_fail(context, SHOAL_BAD_FILE,
-                       low ? "%s: has %d samples per second, and most recordings less "
-                             "than %d; rate=%d takes both, rate=%d those of more alone"
-                           : "%s: has %d samples per second, and most recordings %d or "
-                             "more; rate=%d takes both",
+                       low ? "%s: has %d samples per second, but most recordings less "
+                             "than %d; rate=%d accepts both, rate=%d only the higher ones"
+                           : "%s: has %d samples per second, but most recordings %d or "
+                             "more; rate=%d accepts both",
                        path, rate, (int)AUDIO_RATE, (int)LOW_RATE, (int)AUDIO_RATE);
     TRY(sh_audio_set_rate(file, wanted));
     const float *part;
@@ -125,8 +125,8 @@ shoal_status sh_corpus_find_rate(shoal_corpus *corpus) {
     int64_t low = 0, high = 0;
     corpus->info.rate = sh_fbank_rate(&corpus->options.fbank);
     corpus->rate_found = corpus->options.fbank.rate == 0;
-    /* Whether most utterances are of recordings with a low rate; those that cannot be
-       read do not count. Of a long list some are drawn: opening a file may take some
+    /* Whether most utterances are from recordings with a low rate; unreadable ones
+       do not count. A long list is sampled, because opening a file may take
        milliseconds. */
     for (int64_t i = 0; i < looks && corpus->rate_found; i++) {
         const int64_t at =
@@ -168,7 +168,7 @@ static shoal_status play_faster(shoal_context *context, double speed, sound *s) 
     return SHOAL_OK;
 }
 
-/* The samples of an utterance; 0 where there are too few for a frame. */
+/* Sample range of an utterance; 0 if there are too few samples for a frame. */
 static int64_t cut(const shoal_corpus *corpus, corpus_utterance *one, const sound *s,
                    int64_t *begin) {
     const double rate = corpus->info.rate /
@@ -208,8 +208,8 @@ static void recording_task(void *shared, int64_t task, int thread) {
     if (status == SHOAL_OK && speed > 0 && speed != 1)
         status = play_faster(context, speed, &s);
     if (status == SHOAL_OK) {
-        /* Features of all utterances of the recording; frames are counted from its first.
-           */
+        /* Features of all utterances of the recording; frames are counted from its
+           first. */
         const shoal_corpus *corpus = r->corpus;
         for (int64_t i = 0; i < recording->count; i++) {
             corpus_utterance *one =
@@ -243,7 +243,7 @@ static void recording_task(void *shared, int64_t task, int thread) {
     free(s.samples);
 }
 
-/* ---- All of them ------------------------------------------------------------------- */
+/* ---- All recordings --------------------------------------------------------------- */
 
 static void end_reading(reading *r, int threads) {
     for (int i = 0; i < threads; i++) {
@@ -255,7 +255,7 @@ static void end_reading(reading *r, int threads) {
     FREE_ALL(r->banks, r->contexts, r->found);
 }
 
-/* A context may not be shared by threads: each has its own, of one thread. */
+/* Threads cannot share a context: each has its own, with one thread. */
 static shoal_status begin_reading(shoal_corpus *corpus, reading *r) {
     const int threads = corpus->context->threads;
     const shoal_options options = {.size = sizeof(shoal_options), .threads = 1};
@@ -427,7 +427,7 @@ static shoal_status make_file(shoal_corpus *corpus, const char *path, uint64_t k
     return status;
 }
 
-/* ---- Using it ---------------------------------------------------------------------- */
+/* ---- Using the cache -------------------------------------------------------------- */
 
 /* Frames of the utterances, and again the reason of those that have none. */
 static shoal_status take_rows(shoal_corpus *corpus) {
@@ -445,7 +445,8 @@ static shoal_status take_rows(shoal_corpus *corpus) {
             r.first = one->recording;
             recording_task(&r, 0, 0);
             free(r.found[0].features);
-            sh_corpus_refuse(one, "could not be read at first; remove the cache");
+            sh_corpus_refuse(one,
+                             "could not be read at first; remove the cache to try again");
         }
     }
     if (r.contexts)
@@ -459,7 +460,7 @@ static shoal_status take_rows(shoal_corpus *corpus) {
 
 shoal_status sh_corpus_features(shoal_corpus *corpus) {
     char path[CACHE_PATH];
-    /* What the features depend on. */
+    /* The features depend on all of these. */
     uint64_t key = mix_word(CACHE_VERSION, (uint64_t)corpus->info.bands);
     key = mix_word(key, corpus->options.fbank.centred != 0);
     key = mix_word(key, (uint64_t)corpus->info.rate);
@@ -484,7 +485,8 @@ shoal_status sh_corpus_features(shoal_corpus *corpus) {
                                 corpus->options.cache, (int)corpus->info.bands,
                                 (unsigned long long)key);
     if (length < 0 || length >= (int)sizeof path)
-        return sh_fail(corpus->context, SHOAL_INVALID, "the cache's path is too long");
+        return sh_fail(corpus->context, SHOAL_INVALID,
+                       "the path of the cache is too long");
     shoal_status status = SHOAL_OK;
     if (access(path, F_OK) == 0)
         status = sh_file_map_open(corpus->context, path, &corpus->map);
@@ -496,10 +498,11 @@ shoal_status sh_corpus_features(shoal_corpus *corpus) {
     TRY(sh_file_map_open(corpus->context, path, &corpus->map));
     return is_good(corpus, &corpus->map, key)
                ? take_rows(corpus)
-               : sh_fail(corpus->context, SHOAL_IO, "%s: is not what was written", path);
+               : sh_fail(corpus->context, SHOAL_IO,
+                         "%s: does not contain what was written; check the disk", path);
 }
 
-/* ---- One file by itself ------------------------------------------------------------ */
+/* ---- A single file ---------------------------------------------------------------- */
 
 shoal_status shoal_fbank_file(shoal_context *context, const shoal_fbank_options *options,
                               const char *path, float **features, int64_t *frames) {

@@ -33,9 +33,9 @@ static shoal_status parse_attention(shoal_context *context, const char *text, bo
         return status;
     shoal_attention_print(parsed, kind, sizeof kind);
     return sh_fail(context, SHOAL_INVALID,
-                   "%s takes the queries as keys, but this model has keys of its own, so "
-                   "that no sense would come of it; shoal or auto keep the words, full "
-                   "is exact; the option force runs it all the same",
+                   "%s uses the queries as keys, but this model has separate keys, so "
+                   "the text would be meaningless; use shoal or auto, which keep the "
+                   "words, or full, which is exact; the option force allows it",
                    kind);
 }
 
@@ -54,7 +54,7 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
     if (!context || !context->kernels || !path || !speech)
         return sh_fail(
             context, SHOAL_INVALID,
-            "shoal_speech_open: an argument is NULL or the context was refused");
+            "shoal_speech_open: an argument is NULL or the context is invalid");
     if (wanted.beams < 0 || wanted.beams > SPEECH_MOST_BEAMS)
         return sh_fail(context, SHOAL_INVALID, "beams is %d: it must be from 1 to %d",
                        wanted.beams, SPEECH_MOST_BEAMS);
@@ -216,8 +216,8 @@ shoal_status shoal_speech_logits(shoal_speech *s, const float *encoded,
     for (int64_t i = 0; i < count; i++)
         if (text[i] < 0 || text[i] >= sizes->vocabulary)
             return sh_fail(s->context, SHOAL_INVALID,
-                           "tokens[%lld] is %d: the vocabulary has %d", (long long)i,
-                           (int)text[i], (int)sizes->vocabulary);
+                           "tokens[%lld] is %d: the vocabulary has %d tokens",
+                           (long long)i, (int)text[i], (int)sizes->vocabulary);
     sh_decoder_hear(s->decoder, 0, encoded);
     sh_decoder_begin(s->decoder, 0, 0);
     for (int64_t i = 0; i < count; i++)

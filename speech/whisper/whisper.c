@@ -337,7 +337,7 @@ shoal_status sh_whisper_open(shoal_context *context, const char *path, bool exac
     shoal_status status = SHOAL_OK;
     if (sizes->text_positions < SHORTEST_TEXT)
         status = sh_fail(context, SHOAL_BAD_FILE,
-                         "%s: the decoder has %d positions; a prompt and a text need %d",
+                         "%s: the decoder has %d positions; prompt and text need %d",
                          path, (int)sizes->text_positions, SHORTEST_TEXT);
     sized.bf16_encoder = !exact && width % PACKED_OUTPUTS == 0 &&
                          sh_multiplies_bf16(context);

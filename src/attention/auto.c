@@ -370,9 +370,9 @@ static operation_count operations(const shoal_attention *attention,
 
 const attention_kind sh_auto_kind = {
     .info = {.name = "auto",
-             .cost = "the lesser of full's and shoal's",
+             .cost = "the smaller of full's and shoal's",
              .summary = "full or shoal by size; with tolerance=E also by the error on "
-                        "some queries",
+                        "sampled queries",
              .defaults = {.kind = SHOAL_KIND_AUTO, .seed = 1},
              .has_seed = 1,
              .has_tolerance = 1,
@@ -417,8 +417,7 @@ static shoal_status time_sides(side sides[2], const shoal_inputs *inputs, float 
 
 shoal_status shoal_measure_crossover(shoal_context *context) {
     if (!context || !context->kernels)
-        return REFUSE(context,
-                      "shoal_measure_crossover: the context is NULL or was refused");
+        return REFUSE(context, "shoal_measure_crossover: the context is NULL or invalid");
     const shoal_problem problem = {.size = sizeof(shoal_problem),
                                    .batch = 1,
                                    .heads = HEADS,

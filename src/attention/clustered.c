@@ -851,7 +851,7 @@ const attention_kind sh_clustered_kind =
     {.info = {.name = "clustered-C",
               .number = "clusters",
               .cost = "N D B + N C L + C S (D + Dv)",
-              .summary = "each group of queries attends once",
+              .summary = "each cluster of queries attends once",
               .defaults = {.kind = SHOAL_KIND_CLUSTERED,
                            .clusters = 100,
                            .bits = 63,
@@ -864,22 +864,44 @@ const attention_kind sh_clustered_kind =
      CLUSTERED_FUNCTIONS};
 
 const attention_kind sh_i_clustered_kind =
-    {.info = {.name = "i-clustered-C",
+    {.info =
+         {.name = "i-clustered-C",
+          .number = "clusters",
+          .cost = "N D B + N C L + (C S + N k) (D + Dv)",
+          .summary =
+              "clustered, with exact scores of each cluster's topk keys for every query",
+          .defaults = {.kind = SHOAL_I_CLUSTERED,
+                       .clusters = 100,
+                       .topk = 32,
+                       .bits = 63,
+                       .rank = 16,
+                       .iterations = 10,
+                       .seed = 1},
+          .has_groups = 1,
+          .has_top_keys = 1,
+          .has_seed = 1},
+     .options = OPTION_TOPK | OPTION_GROUPS | OPTION_NORMALISER | OPTION_BITS |
+                OPTION_RANK | OPTION_ITERATIONS,
+     CLUSTERED_FUNCTIONS};
+
+/* i-clustered with groups=keys,normaliser=query and defaults of its own. */
+const attention_kind sh_q_clustered_kind =
+    {.info = {.name = "q-clustered-C",
               .number = "clusters",
               .cost = "N D B + N C L + (C S + N k) (D + Dv)",
               .summary = "clustered, and each group's topk keys exactly for every query",
               .defaults = {.kind = SHOAL_KIND_I_CLUSTERED,
                            .clusters = 100,
-                           .topk = 32,
-                           .bits = 63,
+                           .topk = 64,
+                           .groups = SHOAL_GROUPS_KEYS,
+                           .normaliser = SHOAL_NORMALISER_QUERY,
                            .rank = 16,
-                           .iterations = 10,
+                           .iterations = 6,
                            .seed = 1},
               .has_clusters = 1,
               .has_top_keys = 1,
               .has_seed = 1},
-     .options = OPTION_TOPK | OPTION_GROUPS | OPTION_NORMALISER | OPTION_BITS |
-                OPTION_RANK | OPTION_ITERATIONS,
+     .options = OPTION_TOPK | OPTION_RANK | OPTION_ITERATIONS,
      CLUSTERED_FUNCTIONS};
 
 /* i-clustered with groups=keys,normaliser=query and defaults of its own. */

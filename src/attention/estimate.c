@@ -416,9 +416,8 @@ shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
                       "shoal_error_estimate: error is NULL or samples, %lld, is negative",
                       (long long)samples);
     if (plan->problem.dropout > 0)
-        return REFUSE(plan->context,
-                      "shoal_error_estimate: the plan has dropout, whose outputs are "
-                      "not the attention's: plan without it");
+        return REFUSE(plan->context, "shoal_error_estimate: the plan has dropout, which "
+                                     "changes the outputs; create a plan without it");
     if (!out && min(samples, count_live(&call)) > 0)
         return REFUSE(plan->context, "shoal_error_estimate: out is NULL");
     shoal_error found;

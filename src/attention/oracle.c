@@ -375,7 +375,7 @@ const attention_kind sh_oracle_top_kind = {
     .info = {.name = "oracle-top-k",
              .number = "topk",
              .cost = "N S D + N k Dv",
-             .summary = "only the k best keys of each query, by exact search",
+             .summary = "only the k best keys of each query, found by exact search",
              .defaults = {.kind = SHOAL_KIND_ORACLE_TOP, .topk = 32},
              .has_masks = 1},
     .operations = operations,

@@ -671,8 +671,8 @@ shoal_status shoal_plan_tilt(const shoal_plan *plan, const void *state, int64_t 
     shoal_sizes size;
     if (!tilt || !read_state(plan, state, head, &kept, &size))
         return REFUSE(plan ? plan->context : NULL,
-                      "shoal_plan_tilt: not a plan of shoal-C with "
-                      "SHOAL_WITH_BACKWARD, or no such head");
+                      "shoal_plan_tilt: not a plan of shoal-C with SHOAL_WITH_BACKWARD, "
+                      "or the head does not exist");
     *tilt = (shoal_tilt){.rank = size.dims,
                          .near = size.near,
                          .key_clusters = kept.clusters.of_keys,
@@ -752,8 +752,8 @@ const attention_kind sh_shoal_kind = {
     .info = {.name = "shoal-C",
              .number = "clusters",
              .cost = "N r (D + C) + C S (D + Dv + r) + N (k + 2 w + 1 + M) (D + Dv)",
-             .summary = "queries clustered in the keys' metric; exact keys per block of "
-                        "similar queries, corrected weights for the others",
+             .summary = "queries clustered in the metric of the keys; exact keys per "
+                        "block of similar queries, corrected weights for the others",
              .defaults = {.kind = SHOAL_KIND_SHOAL,
                           .clusters = SHOAL_BY_SIZE,
                           .topk = SHOAL_BY_SIZE,

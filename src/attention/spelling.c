@@ -183,11 +183,10 @@ static shoal_status refuse_option(shoal_context *context, const spelling *read,
                                   const char *text, size_t length) {
     char options[sizeof(printed){0}.text];
     shoal_attention_print_all(&read->kind->info.defaults, options, sizeof options);
-    return REFUSE(
-        context,
-        "attention \"%.80s\": \"%.*s\" is not an option of this kind, or is given "
-        "twice (the kind with its options: %s)",
-        read->whole, (int)(length < 40 ? length : 40), text, options);
+    return REFUSE(context,
+                  "attention \"%.80s\": \"%.*s\" is not an option of this kind, or is "
+                  "given twice (the kind with its options: %s)",
+                  read->whole, (int)(length < 40 ? length : 40), text, options);
 }
 
 /* One "name=value". */
@@ -248,15 +247,14 @@ static shoal_status read_kind(shoal_context *context, size_t length, spelling *r
         if (number_of(kind) && length == prefix - 1 &&
             !memcmp(read->whole, kind->info.name, length))
             return REFUSE(context,
-                          "attention \"%.80s\" lacks a number: it is spelled %s, such as "
-                          "%.*s%" PRId32,
+                          "attention \"%.80s\" lacks a number: the spelling is %s, such "
+                          "as %.*s%" PRId32,
                           read->whole, kind->info.name, (int)prefix, kind->info.name,
                           value_of(&kind->info.defaults, number_of(kind)));
         append(&names, "%s, ", kind->info.name);
     }
     return REFUSE(context,
-                  "unknown attention \"%.80s\": the kinds are %ssuch as "
-                  "shoal-64:near=0",
+                  "unknown attention \"%.80s\"; kinds: %ssuch as shoal-64:near=0",
                   read->whole, names.text);
 }
 
@@ -327,7 +325,7 @@ static shoal_status check_arguments(shoal_context *context, const char *text,
     if (context && !context->kernels)
         return SHOAL_INVALID; /* the message says why the context was refused */
     if (!text || !attention)
-        return REFUSE(context, "attention: the spelling or its place is NULL");
+        return REFUSE(context, "attention: spelling or result is NULL");
     return SHOAL_OK;
 }
 
@@ -372,7 +370,7 @@ static bool is_by_size(const attention_kind *kind, const field_row *row, int32_t
 shoal_status sh_attention_check(shoal_context *context, shoal_attention *attention) {
     const attention_kind *kind = sh_attention_kind_at((int)attention->kind);
     if (!kind)
-        return REFUSE(context, "attention.kind is %d: no such kind",
+        return REFUSE(context, "attention.kind is %d: there is no such kind",
                       (int)attention->kind);
     const field_row *number = number_of(kind);
     for (int i = 0; i < FIELDS; i++)

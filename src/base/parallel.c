@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* for sched_getaffinity */
 #include "base/parallel.h"
 
 #include <limits.h>
@@ -13,7 +13,7 @@
 #include "base/context.h"
 #include "base/memory.h"
 
-/* ---- How many --------------------------------------------------------------------- */
+/* ---- Number of threads ------------------------------------------------------------ */
 
 static long processors(void) {
 #ifdef __linux__
@@ -25,8 +25,8 @@ static long processors(void) {
     return online > 0 ? online : 1;
 }
 
-/* OpenMP's variable, since people set it for every program at once. It may be a list, of
-   which the first number is meant. */
+/* OpenMP's variable, because users set it for all programs. It may be a list, of which
+   the first number applies. */
 long sh_default_threads(void) {
     const char *text = getenv("OMP_NUM_THREADS");
     if (!text || !*text) {
@@ -54,8 +54,8 @@ static void pause_briefly(void) {
 #endif
 }
 
-/* Where every thread has a core the turn comes soon. Where not, this thread yields its
-   core, and sleeps at last: the thread whose turn it is may need the core. */
+/* If every thread has a core, the turn comes soon. If not, this thread yields its core,
+   and finally sleeps: the thread whose turn it is may need the core. */
 void sh_await_turn(atomic_int *turn, int mine) {
     const struct timespec moment = {.tv_nsec = 50000};
     for (int spins = 1; atomic_load_explicit(turn, memory_order_acquire) != mine;
@@ -74,15 +74,15 @@ void sh_pass_turn(atomic_int *turn, int mine) {
 
 /* ---- The pool --------------------------------------------------------------------- */
 
-/* The gate: who may touch the work. The caller opens it; a worker enters while it is open
-   and leaves when no task is left; the caller closes it and waits for it to be empty. A
-   worker that wakes late finds it closed and has missed nothing. */
+/* The gate controls access to the work. The caller opens it; a worker enters while it
+   is open and leaves when no task is left; the caller closes it and waits until it is
+   empty. A worker that wakes late finds it closed and has missed nothing. */
 enum { GATE_OPEN = 1 << 30 }; /* plus the number of workers inside */
 
 typedef struct {
     thread_pool *pool;
     pthread_t thread;
-    int number; /* of the thread, from 1 */
+    int number; /* thread number, from 1 */
 } pool_worker;
 
 /* A run of tasks that one thread begins with, on a cache line of its own. */
@@ -103,7 +103,7 @@ struct thread_pool {
     atomic_int emptying;       /* the caller waits on `empty` */
     atomic_int ending;
     atomic_int within_unit; /* all threads share a unit, and it has not ended */
-    pthread_mutex_t lock;   /* for the two conditions alone */
+    pthread_mutex_t lock;   /* only for the two conditions */
     pthread_cond_t work, empty;
     /* What every piece of work changes, on one cache line: fetching it from another core
        takes longer than all that is done with it. */
@@ -198,7 +198,7 @@ static void begin(thread_pool *pool) {
     pthread_cond_init(&pool->empty, NULL);
 }
 
-/* Lets the workers see that there is something new. */
+/* Wakes the workers. */
 static void announce(thread_pool *pool) {
     atomic_fetch_add(&pool->works, 1);
     if (!atomic_load(&pool->sleeping))

@@ -17,7 +17,8 @@ void sh_hash_queries(const kernel_table *kernels, const float *q, int64_t stride
     uint8_t *planes = hash_block(hashes, block);
     memset(planes, 0, 8 * (size_t)hashes->words * HASH_BLOCK);
     for (int first = 0; first < count; first += kernels->panel) {
-        /* The block's end is a multiple of every table's lanes, so no panel passes it. */
+        /* The end of a block is a multiple of every table's lanes, so that no panel
+           crosses it. */
         int width = panel_width(kernels, count - first);
         if (width > HASH_BLOCK - first)
             width = HASH_BLOCK - first;
@@ -33,7 +34,7 @@ void sh_hash_queries(const kernel_table *kernels, const float *q, int64_t stride
 
 /* ---- Memory ----------------------------------------------------------------------- */
 
-enum { TASK_BLOCKS = 16 }; /* blocks of hashes in one task */
+enum { TASK_BLOCKS = 16 }; /* blocks of hashes per task */
 
 void sh_kmeans_place_tally(kmeans_tally *tally, int clusters, int bits,
                            block_layout *place) {
@@ -67,10 +68,10 @@ void sh_kmeans_place(kmeans_work *work, int clusters, int bits, int64_t n,
         sh_reserve(place, (n + HASH_BLOCK - 1) / HASH_BLOCK * HASH_BLOCK, 1);
 }
 
-/* ---- Assigning hashes to centres ------------------------------------------------- */
+/* ---- Assigning hashes to centres -------------------------------------------------- */
 
-/* A function of its own: a loop that stores bytes through `tally` must expect that they
-   change its bounds, and is not vectorised. */
+/* A separate function: in a loop that stores bytes through `tally` the compiler must
+   assume that they change its bounds, and does not vectorise it. */
 static void split_nibbles(const uint8_t *planes, int bytes, uint8_t *nibbles) {
     for (int p = 0; p < bytes; p++)
         for (int i = 0; i < HASH_BLOCK; i++) {
@@ -80,8 +81,8 @@ static void split_nibbles(const uint8_t *planes, int bytes, uint8_t *nibbles) {
         }
 }
 
-/* The nearest of `clusters` centres for one block of hashes, more than 256 in several
-   goes. */
+/* The nearest of `clusters` centres for one block of hashes, in several passes if there
+   are more than 256. */
 static void nearest_of(const kmeans_pass *pass, const uint8_t *nibbles,
                        const uint8_t *tables, int clusters, uint8_t *distance,
                        int32_t *centre) {
@@ -152,7 +153,7 @@ static void assign(const kmeans_pass *pass, kmeans_tally *tally, int64_t i,
         move(pass, tally, i, centre);
 }
 
-/* Compares the waiting queries with all centres, as a block of their own. */
+/* Compares the waiting queries with all centres, as a separate block. */
 static void assign_waiting(const kmeans_pass *pass, kmeans_tally *tally) {
     const int words = pass->work->words;
     uint8_t distance[HASH_BLOCK];
@@ -174,7 +175,7 @@ static void assign_waiting(const kmeans_pass *pass, kmeans_tally *tally) {
     tally->waiting_count = 0;
 }
 
-/* How many bits of a word are set, without the instruction that not every x86 has. */
+/* Population count, without the instruction that some x86 processors lack. */
 static int count_bits(uint64_t word) {
     word -= word >> 1 & UINT64_C(0x5555555555555555);
     word = (word & UINT64_C(0x3333333333333333)) +
@@ -364,7 +365,7 @@ static void assign_task(void *shared, int64_t task, int thread) {
     assign_waiting(pass, tally);
 }
 
-/* ---- Moving the centres ----------------------------------------------------------- */
+/* ---- Updating the centres --------------------------------------------------------- */
 
 enum { CENTRE_TASK = 32 };
 
@@ -475,8 +476,8 @@ int sh_kmeans_find_farthest(kmeans_pass *pass, int64_t origin, int count) {
     return taken;
 }
 
-/* Centres without members move to the farthest hashes, of which the greatest first word
-   has the next. */
+/* Centres without members move to the farthest hashes, in decreasing order of the first
+   word. */
 void sh_kmeans_reseed(kmeans_work *work, uint64_t *farthest, int count) {
     const int64_t size = kmeans_far_words(work->words);
     for (int64_t c = 0; c < work->clusters; c++) {
@@ -508,7 +509,8 @@ int sh_kmeans_settle(kmeans_pass *pass) {
     for (int32_t c = 0; c < work->clusters; c++)
         if (work->changed[c])
             work->changed_list[work->changed_count++] = c;
-    /* When most centres changed, looking at all is quicker than sorting out which. */
+    /* If most centres changed, comparing with all is faster than selecting the changed
+       ones. */
     pass->all = work->changed_count > work->clusters - work->clusters / 8;
     return work->changed_count > 0;
 }

@@ -1,6 +1,6 @@
-/* The pool of threads: every task once, turns in order, and nobody burns a processor
-   while he waits. Waiting is judged by processor time, which other programs on the
-   machine do not add to. */
+/* The thread pool: every task runs once, turns are in order, and waiting does not use a
+   processor. Waiting is measured by processor time, which is independent of other
+   programs. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdbool.h>
@@ -27,9 +27,9 @@ static shoal_context *context_with(int threads) {
 typedef struct {
     int threads;
     atomic_int runs[100];
-    atomic_int wrong; /* thread numbers that nobody has */
+    atomic_int wrong; /* invalid thread numbers */
     atomic_int turn;
-    int order[100]; /* tasks as their turns came */
+    int order[100]; /* tasks in the order of their turns */
     int taken;
 } tally;
 

@@ -1,6 +1,6 @@
-/* Encoders of text whose matrices are packed: folders of sizes that allow it, with random
-   weights, give what the scalar kernels, for which nothing is packed, give; on any number
-   of threads the same bits. */
+/* Text encoders with packed matrices: folders of suitable sizes with random weights
+   give the results of the scalar kernels, for which nothing is packed; the same bits on
+   any number of threads. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -14,14 +14,14 @@
 
 enum { SIZE = 64, WIDE = 96, WORDS = 50, POSITIONS = 160, TENSORS = 80, NAME = 64 };
 
-/* Tensors of a folder that is being made. */
+/* Tensors of a folder being written. */
 typedef struct {
     file_tensor list[TENSORS];
     char names[TENSORS][NAME];
     int count;
 } tensor_list;
 
-/* columns 0: a vector; layers NULL: of none. */
+/* columns 0 for a vector; layers NULL if it belongs to no layer. */
 static void add(tensor_list *to, int64_t rows, int64_t columns, const char *last,
                 const char *layers, int layer) {
     const int64_t count = rows * (columns ? columns : 1);

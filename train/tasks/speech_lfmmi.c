@@ -1,5 +1,5 @@
-/* Recognisers by lattice-free MMI: the lexicon, the words of a data folder, the graphs,
-   and the loss and phones of a batch. */
+/* LF-MMI in the task speech: the lexicon, the words of a data folder, the graphs, and
+   the loss and phones of a batch. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <string.h>
@@ -42,7 +42,8 @@ shoal_status sh_lexicon_open(shoal_context *context, const char *files,
 static shoal_status open_transcripts(shoal_context *context, const char *folder,
                                      const shoal_speech_train_config *config,
                                      shoal_corpus **words) {
-    const shoal_corpus_options options = {.labels = config->labels,
+    const shoal_corpus_options options = {.size = sizeof options,
+                                          .labels = config->labels,
                                           .skip_bad = 1,
                                           .cache = "",
                                           .labels_only = 1};
@@ -178,7 +179,7 @@ shoal_status sh_lfmmi_create(shoal_context *context,
 #define RESIZE(array, wanted)                                                            \
     TRY(sh_pool_resize(&scorer->memory, &s->array, 0, wanted, sizeof *s->array))
 
-/* Which rows have an output, utterance by utterance, and these rows of all. */
+/* Compacts the rows that have an output, utterance by utterance. */
 static shoal_status gather(speech_scorer *scorer, const speech_batch *batch,
                            int64_t classes, const float *out) {
     speech_steps *s = &scorer->steps;
@@ -215,8 +216,8 @@ static shoal_status gather(speech_scorer *scorer, const speech_batch *batch,
     return SHOAL_OK;
 }
 
-/* Whole sequences: a recording does not say where its utterances begin. The phones that
-   one should have are those of the first pronunciation of its words. */
+/* Decodes whole sequences, because the start of utterances in a recording is unknown.
+   The reference phones are those of the first pronunciation of each word. */
 static shoal_status decode(speech_scorer *scorer, const speech_batch *batch,
                            speech_result *result, shoal_edits *each) {
     speech_steps *s = &scorer->steps;
@@ -265,7 +266,7 @@ shoal_status sh_lfmmi_score(speech_scorer *scorer, const speech_batch *batch,
         TRY(shoal_lfmmi_loss(scorer->lfmmi, &utterances, s->outputs,
                              steps ? 1 / (double)steps : 0, gradient ? s->outputs : NULL,
                              NULL, &loss));
-    if (gradient) { /* 0 but for the rows that have an output */
+    if (gradient) { /* zero except for the rows that have an output */
         memset(gradient, 0, (size_t)batch->offsets[batch->count] * row);
         for (int64_t i = 0; i < steps; i++)
             memcpy(gradient + s->rows[i] * classes, s->outputs + i * classes, row);
