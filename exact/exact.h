@@ -40,6 +40,8 @@ typedef struct {
     const int32_t *key_clusters; /* [S], -1: hidden */
     const float *projection;     /* [rank + 1][D]: P', and the keys' centre */
     const float *dual;           /* [rank][D]: Z' */
+    const float *shares;         /* [groups][share_stride]: sigma; NULL: 0 */
+    int64_t share_stride;        /* key clusters */
     int64_t *chunks;             /* [rounds][N], lsh: exact_set_buckets fills them */
     bool has_chunks; /* they were set, or could be no others: one chunk holds all */
 

@@ -186,6 +186,8 @@ typedef struct {
     int32_t pool;    /* keys of a group that its blocks choose from */
     int32_t near;    /* positions on either side of a query whose keys are exact too,
                             where there are as many keys as queries */
+    int32_t form;    /* 3, or 2: the algorithm of files from before version 1.6, without
+                            second-order weights and the dipole of the values */
     float tolerance; /* auto: the relative error to stay below; 0: none was asked for */
     uint64_t seed;
 } shoal_attention;
@@ -368,9 +370,11 @@ SHOAL_API const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void 
    SHOAL_WITH_BACKWARD keep it. docs/method.md has the formula. */
 typedef struct {
     int64_t rank, near;          /* numbers of this head's sequence */
+    int64_t key_cluster_count;   /* the same */
     const int32_t *key_clusters; /* [keys], -1: hidden by its bias */
     const float *projection;     /* [rank + 1][dim]: P', and the keys' centre */
     const float *dual;           /* [rank][dim]: Z' */
+    const float *shares;         /* [clusters][key_cluster_count]: sigma; not in form 2 */
 } shoal_tilt;
 SHOAL_API shoal_status shoal_plan_tilt(const shoal_plan *plan, const void *state,
                                        int64_t head, shoal_tilt *tilt);

@@ -60,6 +60,7 @@ static const field_row fields[] = {
     FIELD(pool, OPTION_POOL, 1, 65535, NULL),
     FIELD(near, OPTION_NEAR, 0, 65535, NULL),
     FIELD(iterations, OPTION_ITERATIONS, 1, 1000, NULL),
+    FIELD(form, OPTION_FORM, 2, 3, NULL),
 };
 #undef FIELD
 enum { FIELDS = sizeof fields / sizeof *fields };
