@@ -186,8 +186,9 @@ typedef struct {
     int32_t pool;    /* keys of a group that its blocks choose from */
     int32_t near;    /* positions on either side of a query whose keys are exact too,
                             where there are as many keys as queries */
-    int32_t form;    /* 3, or 2: the algorithm of files from before version 1.6, without
-                            second-order weights and the dipole of the values */
+    int32_t form;    /* 3; or 2, the algorithm of files that spell no form: without
+                            second-order weights and the dipole of the values, and with
+                            other numbers by size */
     float tolerance; /* auto: the relative error to stay below; 0: none was asked for */
     uint64_t seed;
 } shoal_attention;
@@ -221,7 +222,8 @@ SHOAL_API shoal_status shoal_attention_parse(shoal_context *context, const char 
 /* The same for a spelling read from a file, which keeps the meaning that it had when the
    file was written: shoal-C:keyclusters=0 is q-clustered-C. is_complete: nonzero where
    the file spells every option, as shoal_attention_print_all does; then one that spells
-   no key clusters is older than those, and shoal-C is q-clustered-C as well. */
+   no key clusters is older than those, and shoal-C is q-clustered-C as well; one that
+   spells no form is of the second form, shoal-C:form=2. */
 SHOAL_API shoal_status shoal_attention_parse_stored(shoal_context *context,
                                                     const char *text, int is_complete,
                                                     shoal_attention *attention);
@@ -474,6 +476,9 @@ typedef struct {
     double
         relative_error; /* |out - exact| / |exact|, both as one long vector; 0 for 0/0 */
     double largest_error; /* the largest absolute difference among them */
+    double centred_error; /* |e - mean e| / |exact - mean exact|, e = out - exact, means
+                             over the queries of a head: the error of what distinguishes
+                             queries; 0 for 0/0 */
 } shoal_error;
 SHOAL_API shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
                                             const void *out, int64_t samples,

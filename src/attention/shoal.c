@@ -734,21 +734,34 @@ int64_t shoal_plan_exact_keys(const shoal_plan *plan, const void *state, int64_t
     return count;
 }
 
-/* What a field is when the spelling leaves it to the sizes: docs/notebook/shoal2.md has
-   the measurements. */
+/* What a field is when the spelling leaves it to the sizes: docs/notebook/shoal3.md and
+   shoal2.md have the measurements. */
 static void resolve(const shoal_problem *problem, shoal_attention *a) {
-    const int64_t N = problem->queries, S = problem->keys;
-    const int32_t advised = N < 1024 ? 8 : N < 8192 ? 16 : N < 16384 ? 24 : 32;
+    const int64_t N = problem->queries, S = problem->keys, D = problem->dim;
+    const int second = a->form == 2;
+    const int32_t advised = second ? N < 1024    ? 8
+                                     : N < 8192  ? 16
+                                     : N < 16384 ? 24
+                                                 : 32
+                            : N < 1024 ? 8
+                            : N < 4096 ? 16
+                            : N < 8192 ? 24
+                                       : 32;
     if (a->clusters == SHOAL_BY_SIZE)
         a->clusters = advised;
     /* In smaller groups blocks are more alike. */
     const double smaller = fmin(1, (double)advised / a->clusters);
     if (a->keyclusters == SHOAL_BY_SIZE)
-        a->keyclusters = (int32_t)min(24, max(8, S / 480 * 8));
+        a->keyclusters = (int32_t)(second ? min(24, max(8, S / 480 * 8))
+                                          : min(48, max(8, S / 640 * 8)));
     if (a->topk == SHOAL_BY_SIZE) /* a shorter sequence's are never more */
-        a->topk = 8 * (int32_t)round((N < 1024 ? 12 : 14) * sqrt(sqrt(smaller)));
+        a->topk = 8 * (int32_t)round((N < 1024              ? 12
+                                      : second || N < 8192 ? 14
+                                                           : 16) *
+                                     sqrt(sqrt(smaller)));
     if (a->rank == SHOAL_BY_SIZE)
-        a->rank = (int32_t)max(1, min(16, problem->dim / 4));
+        a->rank = (int32_t)max(1, second || D <= 64 ? min(16, D / 4)
+                                                    : min(24, max(16, 3 * D / 16)));
     if (a->block == SHOAL_BY_SIZE)
         a->block = N < 8192 ? 24 : 48;
     if (a->pool == SHOAL_BY_SIZE) {
