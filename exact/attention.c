@@ -300,6 +300,8 @@ static void one_softmax(exact_head *head, int64_t i) {
             head->scores[l] += exact_tilt_of(head, l);
     }
     softmax(head->scores, all, head->keys, head->weights);
+    if (exact_is_tilted(head))
+        exact_add_dipole(head, i);
 }
 
 /* m, the sum of the centroid's weights over the exact keys. */
@@ -347,8 +349,21 @@ void exact_output(exact_head *head, int64_t i, double *out) {
 
 /* ---- Gradients --------------------------------------------------------------------- */
 
+/* The softmax of the kind shoal, whose row has the dipole besides: the mean is over the
+   row. row: [S], what dweights were. */
+static void tilted_softmax_gradient(exact_head *head, double *row) {
+    const double mean = dot(head->weights, head->dweights, head->keys);
+    memcpy(row, head->dweights, (size_t)head->keys * sizeof(double));
+    for (int64_t l = 0; l < head->keys; l++)
+        head->dweights[l] = exact_base_weight(head, l) * (head->dweights[l] - mean);
+}
+
 static void one_softmax_gradient(exact_head *head, int64_t i, double *dq, double *dkeys) {
-    softmax_gradient(head->weights, head->dweights, head->keys);
+    double *row = head->own;
+    if (exact_is_tilted(head))
+        tilted_softmax_gradient(head, row);
+    else
+        softmax_gradient(head->weights, head->dweights, head->keys);
     for (int64_t l = 0; l < head->keys && head->dbias; l++)
         head->dbias[i * head->keys + l] += head->dweights[l];
     for (int64_t l = 0; l < head->keys; l++)
@@ -356,7 +371,7 @@ static void one_softmax_gradient(exact_head *head, int64_t i, double *dq, double
                        head->counts[l] > 0 ? dq + i * head->dim : head->dcentroid, dkeys);
     if (!exact_is_tilted(head))
         return;
-    exact_tilt_gradient(head, head->dweights, dq + i * head->dim, head->dcentroid, dkeys,
+    exact_tilt_gradient(head, i, head->dweights, row, dq, head->dcentroid, dkeys,
                         head->dshared);
     for (int64_t l = 0; l < head->keys; l++) {
         score_gradient(head, l, head->centroid, head->dshared[l], head->dcentroid, dkeys);
@@ -602,6 +617,8 @@ void exact_choose(exact_head *head, const shoal_plan *plan, const void *state, i
     head->key_clusters = tilt.key_clusters;
     head->projection = tilt.projection;
     head->dual = tilt.dual;
+    head->shares = tilt.shares;
+    head->share_stride = tilt.key_cluster_count;
     head->plan = plan;
     head->state = state;
     head->at = at;

@@ -42,6 +42,8 @@ typedef struct {
     const int32_t *key_clusters; /* [S], -1 for hidden keys */
     const float *projection;     /* [rank + 1][D]: P', and the mean of the keys */
     const float *dual;           /* [rank][D]: Z' */
+    const float *shares;         /* [groups][share_stride]: sigma; NULL: 0 */
+    int64_t share_stride;        /* key clusters */
     int64_t *chunks;             /* [rounds][N], lsh: set by exact_set_buckets */
     bool has_chunks; /* set, or the only possible ones: one chunk holds all positions */
 

@@ -21,13 +21,19 @@ struct exact_tilt *exact_tilt_create(const shoal_attention *attention, int64_t k
 /* Computes the corrections of query i, whose centroid is known, and their inputs. */
 void exact_find_tilts(exact_head *head, int64_t i);
 
-/* t_m of the cluster of key l. */
+/* t_m + log(1 + u_m) of the cluster of key l. */
 double exact_tilt_of(const exact_head *head, int64_t l);
 
-/* Backward of the corrections for the gradient dscores [S] of the query's scores: adds
-   to dq and dcentroid [D] and dk [S][D]; sets dshared [S] to the gradient of the
-   centroid's scores through the corrections. */
-void exact_tilt_gradient(exact_head *head, const double *dscores, double *dq,
-                         double *dcentroid, double *dk, double *dshared);
+/* Adds the dipole to the weights of query i, whose scores are there; without it, the
+   weight of key l is exact_base_weight. */
+void exact_add_dipole(exact_head *head, int64_t i);
+double exact_base_weight(const exact_head *head, int64_t l);
+
+/* What the gradients dscores [S] of the query's scores and dweights [S] of its row say
+   about tilts and dipole: adds to dq [N][D], dcentroid [D], dk [S][D] and the bias;
+   dshared [S] becomes the gradient of the centroid's scores by way of them. */
+void exact_tilt_gradient(exact_head *head, int64_t i, const double *dscores,
+                         const double *dweights, double *dq, double *dcentroid,
+                         double *dk, double *dshared);
 
 #endif

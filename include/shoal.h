@@ -244,6 +244,9 @@ typedef struct {
     int32_t pool;    /* keys of a cluster from which its blocks choose */
     int32_t near;    /* also exact: keys up to so many positions before and after a
                             query, if there are as many keys as queries */
+    int32_t form;    /* 3; or 2, the algorithm of files that spell no form: without
+                            second-order weights and the dipole of the values, and with
+                            other numbers by size */
     float tolerance; /* auto: the largest accepted relative error; 0: no limit */
     uint64_t seed;
     int32_t reserved[8];
@@ -278,7 +281,8 @@ SHOAL_API shoal_status shoal_attention_parse(shoal_context *context, const char 
 /* The same for a spelling read from a file, which keeps the meaning it had when the file
    was written: shoal-C:keyclusters=0 is q-clustered-C. is_complete: nonzero if the file
    spells every option, as shoal_attention_print_all does; then a spelling without
-   keyclusters is older than that option, and shoal-C is q-clustered-C as well. */
+   keyclusters is older than that option, and shoal-C is q-clustered-C as well; one that
+   spells no form is of the second form, shoal-C:form=2. */
 SHOAL_API shoal_status shoal_attention_parse_stored(shoal_context *context,
                                                     const char *text, int is_complete,
                                                     shoal_attention *attention);
@@ -457,6 +461,9 @@ typedef struct {
     double relative_error; /* |out - exact| / |exact|, each as one long vector; 0 for
                               0/0 */
     double largest_error;  /* largest absolute difference */
+    double centred_error; /* |e - mean e| / |exact - mean exact|, e = out - exact, means
+                             over the queries of a head: the error of what distinguishes
+                             queries; 0 for 0/0 */
 } shoal_error;
 
 /* Estimates the error of an output: computes exact attention in double precision for

@@ -62,6 +62,7 @@ class Attention(ctypes.Structure):
         ("block", c_int32),
         ("pool", c_int32),
         ("near", c_int32),
+        ("form", c_int32),
         ("tolerance", c_float),
         ("seed", c_uint64),
         ("reserved", c_int32 * 8),
@@ -162,6 +163,7 @@ class Error(ctypes.Structure):
         ("samples", c_int64),
         ("relative_error", c_double),
         ("largest_error", c_double),
+        ("centred_error", c_double),
     ]
 
 

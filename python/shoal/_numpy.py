@@ -220,7 +220,8 @@ def error_estimate(
         .plan(key)
         .error(call.inputs, given.ctypes.data, samples, sample_seed)
     )
-    return ErrorEstimate(error.samples, error.relative_error, error.largest_error)
+    return ErrorEstimate(error.samples, error.relative_error, error.largest_error,
+                         error.centred_error)
 
 
 def kinds() -> list[Kind]:

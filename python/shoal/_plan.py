@@ -33,6 +33,7 @@ class ErrorEstimate(NamedTuple):
     samples: int
     relative_error: float
     largest_error: float
+    centred_error: float
 
 
 class Plan(Handle):
@@ -256,7 +257,8 @@ class Plan(Handle):
             ):
                 raise ShoalError(f"out must be contiguous, of shape {self._out.shape}")
             error = native.error(call.inputs, given.ctypes.data, samples, seed)
-        return ErrorEstimate(error.samples, error.relative_error, error.largest_error)
+        return ErrorEstimate(error.samples, error.relative_error, error.largest_error,
+                             error.centred_error)
 
     @property
     def groups(self) -> IntArray | None:

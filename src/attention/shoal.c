@@ -48,13 +48,14 @@ static void keep_clusters(shoal_clusters *clusters, const shoal_sizes *size,
     clusters->dual = keep_part(keep, size->dims * D, sizeof(float));
     clusters->centroids = keep_part(keep, size->C * D, sizeof(float));
     if (keep->with_backward)
-        clusters->live = keep_part(keep, 3, sizeof(int32_t));
+        clusters->live = keep_part(keep, 4, sizeof(int32_t));
 }
 
 static void place_sums(shoal_sums *sums, const shoal_sizes *size, block_layout *work) {
     sums->candidates =
         sh_reserve(work, SHOAL_CHUNKS * size->C * size->p, sizeof(uint64_t));
     sums->counts = sh_reserve(work, SHOAL_CHUNKS * size->C, sizeof(int32_t));
+    sums->concentration = reserve_floats(work, size->C, 1);
 }
 
 static void keep_sums(shoal_sums *sums, const shoal_sizes *size, const shoal_keep *keep) {
@@ -62,6 +63,7 @@ static void keep_sums(shoal_sums *sums, const shoal_sizes *size, const shoal_kee
     sums->top = keep_part(keep, count, sizeof(float));
     sums->mass = keep_part(keep, count, sizeof(float));
     sums->wide = keep_part(keep, sh_mul_checked(count, size->wide), sizeof(float));
+    sums->shares = keep_part(keep, count, sizeof(float));
 }
 
 struct cluster_thread {
@@ -326,6 +328,7 @@ static void find_clusters(const shoal_head *head, shoal_clusters *clusters,
         clusters->live[0] = (int32_t)head->view.queries;
         clusters->live[1] = (int32_t)head->view.keys;
         clusters->live[2] = (int32_t)head->seen;
+        clusters->live[3] = (int32_t)head->size.k;
     }
     find_metric(head, clusters);
     find_query_clusters(head, clusters, workers);
@@ -488,6 +491,15 @@ static int points_of(int64_t N, int64_t block) {
     return (int)max(1, min(most, block / 2));
 }
 
+/* Keys of X in a sequence of n queries: attention that is spread over many keys needs
+   fewer of them exact, since the others follow the query. `at`: 0 for spread, 2 for
+   concentrated attention. */
+static int64_t topk_of(const shoal_attention *a, int64_t n, int at) {
+    static const int64_t eighths[3] = {4, 6, 8};
+    (void)n;
+    return a->form == 2 ? a->topk : max(1, a->topk * eighths[at] / 8);
+}
+
 static shoal_attention resolved(const shoal_plan *plan, int64_t n, int64_t S) {
     shoal_problem problem = plan->problem;
     problem.queries = n;
@@ -508,6 +520,9 @@ static shoal_sizes numbers_of(const shoal_plan *plan, int64_t n, int64_t S,
                         .dims = (int)min(a.rank, plan->problem.dim)};
     size.M = max(1, min(a.keyclusters, seen));
     size.k = min(a.topk, seen);
+    for (int i = 0; i < 3; i++)
+        size.k_of[i] = plan->asked.topk == SHOAL_BY_SIZE ? min(topk_of(&a, n, i), size.k)
+                                                         : size.k;
     size.p = min(max(a.pool, size.k), seen);
     size.block = (int)min(a.block, max(1, n));
     size.points = points_of(n, size.block);
@@ -585,6 +600,7 @@ static void place_shoal(shoal_plan *plan, block_layout *work, block_layout *stat
                               plan->kernels, size->dim, size->dims, work);
     }
     place_cluster_threads(own, plan, work);
+    sh_shoal_place_moment_threads(own, plan, work);
     sh_shoal_place_block_threads(own, plan, work);
     if (plan->with_backward)
         sh_shoal_place_backward_threads(own, plan, work);
@@ -594,6 +610,7 @@ static void place_shoal(shoal_plan *plan, block_layout *work, block_layout *stat
         *slot = (shoal_slot){0};
         place_clusters(&slot->clusters, plan, own, work);
         place_sums(&slot->sums, size, work);
+        sh_shoal_place_moments(&slot->moments, size, work);
         if (plan->with_backward)
             sh_shoal_place_gradients(&slot->gradients, plan, size, work);
         else
@@ -620,6 +637,7 @@ shoal_head sh_shoal_head_of(const attention_call *call, int64_t b, int64_t h,
     head.size = numbers_of(plan, head.view.queries, head.view.keys, head.seen);
     if (call->inputs->clusters)
         head.size.C = head.work->size.C;
+    head.has_moments = plan->attention.form != 2 && !is_trivial(&head);
     bind_state(plan, &head.work->size, &(block_layout){.base = call->state},
                head.view.head, slot);
     return head;
@@ -629,7 +647,7 @@ static void forward_head(const attention_call *call, int64_t unit, int s, team w
     const shoal_problem *problem = &call->plan->problem;
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
     shoal_slot *slot = &((shoal_work *)call->plan->work)->slots[s];
-    const shoal_head head = sh_shoal_head_of(call, b, h, slot);
+    shoal_head head = sh_shoal_head_of(call, b, h, slot);
     const row_view out = sh_query_rows(call, call->out, problem->out_strides, b, h);
     const int is_empty = head.view.queries == 0 || head.seen == 0;
     sh_clear_rows(out, is_empty ? 0 : head.view.queries, head.view.query_rows,
@@ -639,8 +657,14 @@ static void forward_head(const attention_call *call, int64_t unit, int s, team w
     if (is_empty)
         return;
     find_sums(&head, &slot->clusters, &slot->sums, workers);
-    sh_shoal_attend_blocks(&head, &slot->clusters, &slot->sums, &slot->choices, out,
-                           workers);
+    sh_shoal_find_pools(&head, &slot->clusters, &slot->sums, &slot->choices, workers);
+    head.size.k = sh_shoal_topk(&head, &slot->clusters, &slot->sums);
+    if (slot->clusters.live)
+        slot->clusters.live[3] = (int32_t)head.size.k;
+    if (head.has_moments)
+        sh_shoal_find_moments(&head, &slot->clusters, &slot->moments, workers);
+    sh_shoal_attend_blocks(&head, &slot->clusters, &slot->sums, &slot->moments,
+                           &slot->choices, out, workers);
 }
 
 /* ---- The kind ---------------------------------------------------------------------- */
@@ -662,6 +686,7 @@ static int read_state(const shoal_plan *plan, const void *state, int64_t head,
     bind_state(plan, &((shoal_work *)plan->work)->size, &layout, head, kept);
     const int32_t *live = kept->clusters.live;
     *size = numbers_of(plan, live[0], live[1], live[2]);
+    size->k = live[3];
     return 1;
 }
 
@@ -675,9 +700,11 @@ shoal_status shoal_plan_tilt(const shoal_plan *plan, const void *state, int64_t 
                       "or the head does not exist");
     *tilt = (shoal_tilt){.rank = size.dims,
                          .near = size.near,
+                         .key_cluster_count = size.M,
                          .key_clusters = kept.clusters.of_keys,
                          .projection = kept.clusters.projection,
-                         .dual = kept.clusters.dual};
+                         .dual = kept.clusters.dual,
+                         .shares = kept.sums.shares};
     return SHOAL_OK;
 }
 
@@ -707,21 +734,34 @@ int64_t shoal_plan_exact_keys(const shoal_plan *plan, const void *state, int64_t
     return count;
 }
 
-/* What a field is when the spelling leaves it to the sizes: docs/notebook/shoal2.md has
-   the measurements. */
+/* What a field is when the spelling leaves it to the sizes: docs/notebook/shoal3.md and
+   shoal2.md have the measurements. */
 static void resolve(const shoal_problem *problem, shoal_attention *a) {
-    const int64_t N = problem->queries, S = problem->keys;
-    const int32_t advised = N < 1024 ? 8 : N < 8192 ? 16 : N < 16384 ? 24 : 32;
+    const int64_t N = problem->queries, S = problem->keys, D = problem->dim;
+    const int second = a->form == 2;
+    const int32_t advised = second ? N < 1024    ? 8
+                                     : N < 8192  ? 16
+                                     : N < 16384 ? 24
+                                                 : 32
+                            : N < 1024 ? 8
+                            : N < 4096 ? 16
+                            : N < 8192 ? 24
+                                       : 32;
     if (a->clusters == SHOAL_BY_SIZE)
         a->clusters = advised;
     /* In smaller groups blocks are more alike. */
     const double smaller = fmin(1, (double)advised / a->clusters);
     if (a->keyclusters == SHOAL_BY_SIZE)
-        a->keyclusters = (int32_t)min(24, max(8, S / 480 * 8));
+        a->keyclusters = (int32_t)(second ? min(24, max(8, S / 480 * 8))
+                                          : min(48, max(8, S / 640 * 8)));
     if (a->topk == SHOAL_BY_SIZE) /* a shorter sequence's are never more */
-        a->topk = 8 * (int32_t)round((N < 1024 ? 12 : 14) * sqrt(sqrt(smaller)));
+        a->topk = 8 * (int32_t)round((N < 1024              ? 12
+                                      : second || N < 8192 ? 14
+                                                           : 16) *
+                                     sqrt(sqrt(smaller)));
     if (a->rank == SHOAL_BY_SIZE)
-        a->rank = (int32_t)max(1, min(16, problem->dim / 4));
+        a->rank = (int32_t)max(1, second || D <= 64 ? min(16, D / 4)
+                                                    : min(24, max(16, 3 * D / 16)));
     if (a->block == SHOAL_BY_SIZE)
         a->block = N < 8192 ? 24 : 48;
     if (a->pool == SHOAL_BY_SIZE) {
@@ -764,12 +804,13 @@ const attention_kind sh_shoal_kind = {
                           .block = SHOAL_BY_SIZE,
                           .pool = SHOAL_BY_SIZE,
                           .near = SHOAL_BY_SIZE,
+                          .form = 3,
                           .iterations = 6,
                           .seed = 1},
              .has_clusters = 1,
              .has_seed = 1},
     .options = OPTION_TOPK | OPTION_RANK | OPTION_ITERATIONS | OPTION_KEYCLUSTERS |
-               OPTION_BLOCK | OPTION_POOL | OPTION_NEAR,
+               OPTION_BLOCK | OPTION_POOL | OPTION_NEAR | OPTION_FORM,
     .resolve = resolve,
     .operations = operations,
     .place = place_shoal,

@@ -61,6 +61,7 @@ static const field_row fields[] = {
     FIELD(pool, OPTION_POOL, 1, 65535, NULL),
     FIELD(near, OPTION_NEAR, 0, 65535, NULL),
     FIELD(iterations, OPTION_ITERATIONS, 1, 1000, NULL),
+    FIELD(form, OPTION_FORM, 2, 3, NULL),
 };
 #undef FIELD
 enum { FIELDS = sizeof fields / sizeof *fields };
@@ -320,6 +321,22 @@ static bool rename_old(const char *text, bool is_complete, printed *to) {
            to->length < sizeof to->text;
 }
 
+/* shoal-C was its second form before it had a third. Files with every option tell it by
+   the lack of the option `form`. Writes the spelling of today and returns whether the
+   spelling is such a one. */
+static bool add_form(const char *text, printed *to) {
+    const size_t name = strcspn(text, ":");
+    if (strncmp(text, "shoal", 5) != 0 || (name > 5 && text[5] != '-'))
+        return false;
+    for (const char *option = text + name; *option; option += strcspn(option, ",")) {
+        option++;
+        if (is_word(option, strcspn(option, "="), "form"))
+            return false;
+    }
+    append(to, "%s%cform=2", text, text[name] ? ',' : ':');
+    return to->length < sizeof to->text;
+}
+
 static shoal_status check_arguments(shoal_context *context, const char *text,
                                     const shoal_attention *attention) {
     if (context && !context->kernels)
@@ -343,10 +360,11 @@ shoal_status shoal_attention_parse(shoal_context *context, const char *text,
 
 shoal_status shoal_attention_parse_stored(shoal_context *context, const char *text,
                                           int is_complete, shoal_attention *attention) {
-    printed renamed = {.length = 0};
+    printed renamed = {.length = 0}, second = {.length = 0};
     TRY(check_arguments(context, text, attention));
-    return parse(context,
-                 rename_old(text, is_complete != 0, &renamed) ? renamed.text : text,
+    if (rename_old(text, is_complete != 0, &renamed))
+        return parse(context, renamed.text, attention);
+    return parse(context, is_complete && add_form(text, &second) ? second.text : text,
                  attention);
 }
 

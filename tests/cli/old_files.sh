@@ -18,7 +18,8 @@ P
 check "before shoal had key clusters" means shoal-3 q-clustered-3:topk=1 2.32329946
 check "shoal without key clusters" \
     means shoal-3_keyclusters=0 q-clustered-3:topk=1 2.32329946
-check "shoal with key clusters" means shoal-3_keyclusters=auto shoal-3:topk=1 2.30171297
+check "shoal before its third form" \
+    means shoal-3_keyclusters=auto shoal-3:topk=1,form=2 2.30171297
 
 # A training continues from the file, with the kind that the file means.
 goes_on() {
@@ -29,6 +30,8 @@ goes_on() {
 for file in shoal-3 shoal-3_keyclusters=0; do
     check "$file is resumed" goes_on $file q-clustered-3:topk=1
 done
+check "the second form is resumed" \
+    goes_on shoal-3_keyclusters=auto shoal-3:topk=1,form=2
 
 expect typed 2 "is now called q-clustered-3:topk=1" \
     shoal train copy --attention shoal-3:topk=1,keyclusters=0 --out typed

@@ -289,9 +289,22 @@ static void check_top_of_group(exact_head *head, int32_t group) {
     free(chosen);
 }
 
-/* A block's exact keys are distinct, and as many as possible. */
-static void check_own_keys(exact_head *head, int64_t wanted) {
+/* A block's exact keys: all different, as many as there can be; where the number is by
+   the sizes, half of it for all blocks of a head where attention is spread. */
+static void check_own_keys(exact_head *head, int64_t wanted, bool by_size) {
     const int64_t topk = head->attention.topk;
+    for (int64_t i = 0; i < head->queries && head->keys > 0 && by_size; i++) {
+        int64_t count = 0;
+        exact_row(head, i);
+        while (count < topk && head->own_keys[i * topk + count] >= 0)
+            count++;
+        if (count > 0) {
+            assert_in_range(count, wanted / 2 < head->keys ? wanted / 2 : head->keys,
+                            wanted);
+            wanted = count;
+            break;
+        }
+    }
     bool *chosen = test_memory(head->keys, sizeof *chosen);
     for (int64_t i = 0; i < head->queries && head->keys > 0; i++) {
         const bool alone = exact_centroid(head, head->groups[i]) == 1;
@@ -317,7 +330,8 @@ static void check_blocks(const attention_case *c, shoal_plan *plan) {
     for (int64_t b = 0; b < c->spec.batch; b++)
         for (int64_t h = 0; h < c->spec.heads; h++) {
             exact_head *head = case_head(c, plan, b, h);
-            check_own_keys(head, numbers_of(c, plan, b).topk);
+            check_own_keys(head, numbers_of(c, plan, b).topk,
+                           c->spec.attention.topk == SHOAL_BY_SIZE);
             exact_destroy(head);
         }
 }
