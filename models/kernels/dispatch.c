@@ -3,6 +3,9 @@
 #include "models/kernels/kernels.h"
 
 #include <stddef.h>
+#ifdef SHOAL_HAVE_NEON
+#include <sys/auxv.h>
+#endif
 
 #include "kernels/kernels.h"
 
@@ -25,5 +28,27 @@ bool sh_multiplies_bf16(const shoal_context *context) {
         return __builtin_cpu_supports("avx512bf16") != 0;
 #endif
     (void)context;
+    return false;
+}
+
+bool sh_dots_int8(const shoal_context *context) {
+    const int set = (int)context->kernels->set;
+#ifdef SHOAL_HAVE_AVX512
+    if (set == ISA_avx512)
+        return __builtin_cpu_supports("avx512vnni") != 0;
+    if (set == ISA_avx2 && sh_kernel_table_runs(sh_kernel_table_at(ISA_avx512)))
+        return false;
+#endif
+#ifdef SHOAL_HAVE_AVX2
+    if (set == ISA_avx2)
+        return __builtin_cpu_supports("avxvnni") != 0;
+#endif
+#ifdef SHOAL_HAVE_NEON
+    if (set == ISA_neon) {
+        const unsigned long dot_products = 1 << 20; /* HWCAP_ASIMDDP */
+        return (getauxval(AT_HWCAP) & dot_products) != 0;
+    }
+#endif
+    (void)set;
     return false;
 }
