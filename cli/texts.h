@@ -8,8 +8,8 @@
 typedef struct {
     const char *folder, *attention, *isa;
     int64_t threads, rows, window, stride;
-    int long_texts, pooling;
-    bool normalize;
+    int long_texts, pooling, precision;
+    bool normalize, exact;
     shoal_context *context;
     shoal_text_encoder *encoder;
     int64_t size; /* of a vector */
@@ -54,6 +54,7 @@ enum { ROWS_MOST = 1 << 22 };
          "tokens that are worked on at once (default: 0, which is 2048,\n"               \
          "4096 for stretch, or one window); a stretched text has no more",               \
          SETS_INTEGER(job, model.rows, 0, ROWS_MOST)},                                   \
+        PRECISION_ROW(job, model.precision), EXACT_ROW(job, model.exact),                \
         THREADS_ROW_AT(job, model.threads), ISA_ROW_AT(job, model.isa)
 
 /* Both die where they fail. */

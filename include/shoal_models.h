@@ -495,6 +495,21 @@ SHOAL_API shoal_status shoal_tokenizer_encode(shoal_tokenizer *tokenizer,
                                               const shoal_text *text,
                                               shoal_tokens *tokens);
 
+/* ---- Precision of pretrained models -------------------------------------------------- */
+
+/* Precision of a pretrained model's matrices, and of the rows that they multiply. Norms,
+   activations and attention are float32. Matrices are converted once, when the model is
+   opened. Sizes that are not multiples of 32 stay float32. */
+typedef enum {
+    SHOAL_PRECISION_AUTO, /* bfloat16 where the processor multiplies it, else float32 */
+    SHOAL_PRECISION_FLOAT32,
+    SHOAL_PRECISION_BFLOAT16, /* elsewhere half of the memory, and slower */
+    SHOAL_PRECISION_INT8 /* 8 bits: weights with a scale per output, rows with a scale and a
+                            zero point; exact sums, the same on every processor. Matrices
+                            with an extreme weight have the precision of auto; NaN and
+                            infinity are errors */
+} shoal_precision;
+
 /* ---- Text: encoders ---------------------------------------------------------------- */
 
 /* BERT, RoBERTa (XLM-R, CamemBERT) and ModernBERT as Hugging Face folders: config.json
@@ -530,6 +545,7 @@ typedef struct {
     int32_t long_texts; /* a shoal_long_texts */
     int32_t pooling;    /* a shoal_text_pooling */
     int32_t normalize;  /* nonzero: vectors have length 1 */
+    int32_t precision;  /* a shoal_precision */
 } shoal_text_options;
 
 typedef struct {
@@ -538,7 +554,8 @@ typedef struct {
     int64_t positions;    /* tokens of the longest text that the model was made for */
     int64_t window, rows; /* as the options say */
     int32_t pooling;
-    size_t workspace; /* bytes, without the weights */
+    int32_t precision; /* of the matrices: what auto has chosen */
+    size_t workspace;  /* bytes, without the weights */
 } shoal_text_info;
 
 /* options NULL: the defaults. */

@@ -36,7 +36,7 @@ bool sh_dots_int8(const shoal_context *context) {
 #ifdef SHOAL_HAVE_AVX512
     if (set == ISA_avx512)
         return __builtin_cpu_supports("avx512vnni") != 0;
-    if (set == ISA_avx2 && sh_kernel_table_runs(sh_kernel_table_at(ISA_avx512)))
+    if (set == ISA_avx2 && __builtin_cpu_supports("avx512bw"))
         return false;
 #endif
 #ifdef SHOAL_HAVE_AVX2

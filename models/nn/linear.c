@@ -5,6 +5,7 @@
 #include "kernels/half.h"
 #include "models/nn/layers.h"
 #include "models/nn/packed.h"
+#include "models/nn/quantised.h"
 
 void sh_blas_use_one_thread(void) {
     openblas_set_num_threads(1);
@@ -273,6 +274,10 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
         const int64_t panels = ceil_divide(rows, PACKED_ROWS);
         sh_run_tasks(context, panels, bf16_panel_task, &of);
         sh_run_tasks(context, ceil_divide(panels, PANELS_PER_TASK), bf16_task, &of);
+        return;
+    }
+    if (weight->int8) {
+        sh_int8_forward(context, layer, rows, x, y, then, scratch);
         return;
     }
     if (weight->packed) {
