@@ -33,7 +33,7 @@ enum { MOST_BEAMS = 64, MOST_BATCH = 64, FALLBACK_SAMPLES = 5 };
 
 typedef struct {
     const char *model, *attention, *isa, *folder;
-    int form;
+    int form, precision;
     int64_t beams, batch, threads, rate, line_width, line_count;
     double offset, duration;
     shoal_transcribe_options options;
@@ -160,10 +160,8 @@ static const option_row rows[] =
       "--no-vad by the rules that were published with the model,\n"
       "and no others",
       SETS_FLAG(transcribe_job, published)},
-     {"exact", 0, NULL,
-      "float32 throughout: no halves for what the decoder knows of the\n"
-      "sound, no bfloat16 products in the encoder",
-      SETS_FLAG(transcribe_job, exact)},
+     PRECISION_ROW(transcribe_job, precision),
+     EXACT_ROW(transcribe_job, exact),
      {"no-timestamps", 0, NULL,
       "decode without times: one segment per 30 s; windows do\n"
       "not begin where the last words ended",
@@ -599,7 +597,9 @@ static int run(transcribe_job *job, int count, char **paths) {
                                               .beams = (int)beams,
                                               .force = job->force,
                                               .batch = (int)job->batch,
-                                              .exact = job->exact};
+                                              .precision = job->exact
+                                                               ? SHOAL_PRECISION_FLOAT32
+                                                               : job->precision};
         progress_begin(1);
         progress_say("opening %s", job->model);
         const shoal_status status =

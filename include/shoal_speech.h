@@ -79,9 +79,9 @@ typedef struct {
     int force; /* nonzero: any kind of attention, whatever it makes of words */
     int batch; /* most windows that run side by side, 1 to 64; 0: 16, or fewer where their
                   sound would take more than 256 MiB. The text does not depend on it */
-    int exact; /* nonzero: float32 throughout. Else what the decoder keeps of the sound is
-                  halves, and matrices of the encoder, with what they are multiplied
-                  with, are bfloat16 where the machine multiplies that quicker */
+    int precision; /* a shoal_precision, of the matrices. float32 is so throughout; else
+                      what the decoder keeps of the sound is halves. int8: all but the
+                      table of tokens, the convolutions and the attention */
 } shoal_speech_options;
 
 /* Opens a model: a file, a folder, or the config.json in one. options may be NULL. */
@@ -106,6 +106,7 @@ typedef struct {
     int32_t heads, layers;    /* of the encoder */
     int32_t text_positions, text_layers, vocabulary;
     int32_t multilingual; /* 0: English only */
+    int32_t precision;    /* of the encoder's matrices: what auto has chosen */
     size_t bytes;         /* of memory */
 } shoal_speech_info;
 SHOAL_API shoal_speech_info shoal_speech_describe(const shoal_speech *speech);

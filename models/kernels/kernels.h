@@ -37,7 +37,8 @@ typedef struct {
    PACKED_GROUP inputs (of which there is a whole number) a packed_group; a weight is
    fma(bytes[i][j], scale[j], shift[j]). */
 enum { PACKED_OUTPUTS = 32, PACKED_GROUP = 32, PACKED_ROWS = 12 };
-typedef enum { PACKED_FLOATS, PACKED_HALVES, PACKED_BYTES } packed_form;
+/* PACKED_INT8 is below: int8_block, which has kernels of its own. */
+typedef enum { PACKED_FLOATS, PACKED_HALVES, PACKED_BYTES, PACKED_INT8 } packed_form;
 typedef struct {
     uint16_t scale[PACKED_OUTPUTS], shift[PACKED_OUTPUTS]; /* halves */
     int8_t bytes[PACKED_GROUP][PACKED_OUTPUTS];

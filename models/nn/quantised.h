@@ -15,7 +15,7 @@
 #include "models/nn/layers.h"
 
 /* Inputs that a matrix may have: sums must fit 32 bits. */
-enum { INT8_INPUTS_LEAST = 64, INT8_INPUTS_MOST = 65536 };
+enum { INT8_INPUTS_LEAST = 32, INT8_INPUTS_MOST = 65536 };
 /* Rows that are not cut into tasks; outputs are. */
 enum { INT8_FEW_ROWS = 2 * PACKED_ROWS };
 
@@ -49,8 +49,9 @@ SHOAL_PRIVATE void sh_int8_get(int64_t inputs, const void *blocks, int64_t outpu
 
 /* Bytes from one quantised row to the next. */
 static inline int64_t int8_stride(int64_t inputs) {
-    /* A line more: rows of 4096 bytes would all fall into one set of the cache. */
-    return ceil_divide(inputs, 64) * 64 + 64;
+    /* An odd number of lines: rows of 4096 bytes would all fall into one set of the
+       cache. */
+    return (ceil_divide(inputs, 64) | 1) * 64;
 }
 
 /* The product of some rows with a block: the quickest that the context has. */

@@ -5,7 +5,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/memory.h"
@@ -65,15 +64,6 @@ static shoal_status find(const loading *l, const char *name, int64_t rows,
                    l->folder, whole, (long long)rows, (long long)(columns ? columns : 1));
 }
 
-/* What was read need not stay in memory as a part of the mapped file. */
-static void give_back(const file_tensor *tensor) {
-    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    const uintptr_t begin = ((uintptr_t)tensor->data + page - 1) / page * page;
-    const uintptr_t end = ((uintptr_t)tensor->data + tensor->bytes) / page * page;
-    if (begin < end)
-        (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
-}
-
 /* columns 0: a vector. */
 static shoal_status take(loading *l, const char *name, int64_t rows, int64_t columns,
                          nn_tensor *to) {
@@ -85,7 +75,7 @@ static shoal_status take(loading *l, const char *name, int64_t rows, int64_t col
         return SHOAL_OK;
     *to = (nn_tensor){.data = place};
     TRY(sh_file_tensor_to_f32(l->context, tensor, place));
-    give_back(tensor);
+    sh_file_tensor_release(tensor);
     return SHOAL_OK;
 }
 
@@ -196,7 +186,7 @@ static shoal_status take_matrices(loading *l, int count, char (*names)[NAME_MOST
             to[i]->data = (const char *)whole.data +
                           i * matrix_bytes(*form, inputs, outputs);
         }
-        give_back(j.tensors[i]);
+        sh_file_tensor_release(j.tensors[i]);
     }
     return status;
 }
