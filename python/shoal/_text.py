@@ -19,6 +19,7 @@ from ._native import Options, ShoalError, load_part
 
 LONG = ("windows", "cut", "stretch")  # shoal_long_texts
 POOLING = ("own", "mean", "first", "max")  # shoal_text_pooling
+PRECISION = ("auto", "float32", "bfloat16", "int8")  # shoal_precision
 
 
 class TextOptions(ctypes.Structure):
@@ -30,6 +31,7 @@ class TextOptions(ctypes.Structure):
         ("long_texts", c_int32),
         ("pooling", c_int32),
         ("normalize", c_int32),
+        ("precision", c_int32),
     ]
 
 
@@ -45,6 +47,7 @@ class TextInfo(ctypes.Structure):
         ("window", c_int64),
         ("rows", c_int64),
         ("pooling", c_int32),
+        ("precision", c_int32),
         ("workspace", c_size_t),
     ]
 
@@ -76,7 +79,8 @@ class TextEncoder(LibraryHandle):
     `long` says what texts become that are longer than `window` tokens (0: all positions
     of the model): "windows" every `stride` tokens (0: half a window), "cut", or
     "stretch". `pooling` is "own" (as the folder says), "mean", "first" or "max". `rows`
-    tokens are worked on at once. Threads that share an encoder take turns.
+    tokens are worked on at once. `precision` of the matrices is "float32", "bfloat16",
+    "int8" or "auto"; the attribute says what was chosen. Threads that share an encoder take turns.
     """
 
     __module__ = "shoal"
@@ -94,6 +98,7 @@ class TextEncoder(LibraryHandle):
         pooling: str = "own",
         normalize: bool = False,
         rows: int = 0,
+        precision: str = "auto",
         threads: int = 0,
     ) -> None:
         options = TextOptions(
@@ -104,6 +109,7 @@ class TextEncoder(LibraryHandle):
             long_texts=_checked.choice("long", long, LONG),
             pooling=_checked.choice("pooling", pooling, POOLING),
             normalize=bool(normalize),
+            precision=_checked.choice("precision", precision, PRECISION),
         )
         path = _checked.path("folder", folder)
         self._open(load_part("models", "shoal.TextEncoder", SIGNATURES), threads)
@@ -117,6 +123,7 @@ class TextEncoder(LibraryHandle):
         self.size: int = info.size
         self.positions: int = info.positions
         self.window: int = info.window
+        self.precision: str = PRECISION[info.precision]
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
         """One vector for each text: float32 [texts, size]."""
