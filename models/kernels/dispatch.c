@@ -3,6 +3,9 @@
 #include "models/kernels/kernels.h"
 
 #include <stddef.h>
+#ifdef SHOAL_HAVE_AVX2
+#include <cpuid.h>
+#endif
 #ifdef SHOAL_HAVE_NEON
 #include <sys/auxv.h>
 #endif
@@ -31,24 +34,32 @@ bool sh_multiplies_bf16(const shoal_context *context) {
     return false;
 }
 
-bool sh_dots_int8(const shoal_context *context) {
-    const int set = (int)context->kernels->set;
+bool sh_dots_int8_at(int index) {
 #ifdef SHOAL_HAVE_AVX512
-    if (set == ISA_avx512)
+    if (index == ISA_avx512)
         return __builtin_cpu_supports("avx512vnni") != 0;
-    if (set == ISA_avx2 && __builtin_cpu_supports("avx512bw"))
-        return false;
 #endif
 #ifdef SHOAL_HAVE_AVX2
-    if (set == ISA_avx2)
-        return __builtin_cpu_supports("avxvnni") != 0;
+    if (index == ISA_avx2) {
+        unsigned a, b, c, d; /* AVX-VNNI: compilers' lists of names lack it */
+        return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
+    }
 #endif
 #ifdef SHOAL_HAVE_NEON
-    if (set == ISA_neon) {
+    if (index == ISA_neon) {
         const unsigned long dot_products = 1 << 20; /* HWCAP_ASIMDDP */
         return (getauxval(AT_HWCAP) & dot_products) != 0;
     }
 #endif
-    (void)set;
+    (void)index;
     return false;
+}
+
+bool sh_dots_int8(const shoal_context *context) {
+    const int set = (int)context->kernels->set;
+#ifdef SHOAL_HAVE_AVX512
+    if (set == ISA_avx2 && __builtin_cpu_supports("avx512bw"))
+        return false;
+#endif
+    return sh_dots_int8_at(set);
 }

@@ -3,9 +3,6 @@
    this does not build. */
 #include <math.h>
 #include <string.h>
-#ifdef __aarch64__
-#include <sys/auxv.h>
-#endif
 
 #include "base/numbers.h"
 #include "cases.h"
@@ -361,16 +358,9 @@ static void int8_product_dot_once(const checked_kernels *kernels, int quads, int
 
 /* Where the processor has dot products of bytes, of this table's width. */
 static void check_int8_product_dot(const checked_kernels *kernels) {
-#if defined(__x86_64__)
-    if ((strcmp(kernels->isa, "avx512") == 0 && !__builtin_cpu_supports("avx512vnni")) ||
-        (strcmp(kernels->isa, "avx2") == 0 && !__builtin_cpu_supports("avxvnni")))
-        return;
-#elif defined(__aarch64__)
-    const unsigned long dot_products = 1 << 20; /* HWCAP_ASIMDDP */
-    if (strcmp(kernels->isa, "neon") == 0 && !(getauxval(AT_HWCAP) & dot_products))
-        return;
-#endif
-    walk_lengths(kernels, 14, int8_product_dot_once);
+    for (int i = 0; KERNELS_AT(i); i++)
+        if (KERNELS_AT(i) == kernels && sh_dots_int8_at(i))
+            walk_lengths(kernels, 14, int8_product_dot_once);
 }
 
 static void peak_once(const checked_kernels *kernels, int count, int salt) {
