@@ -65,17 +65,19 @@ static void int8_product(int64_t quads, const int8_block *w, const uint8_t *x,
     (vi) _mm256_dpbusd_avx_epi32((__m256i)(sums), (__m256i)(x), (__m256i)(w))
 #define INT8_BELOW 0
 #else
-#ifdef __clang__
-#define INT8_TARGET __attribute__((target("dotprod")))
-#else
-#define INT8_TARGET __attribute__((target("+dotprod")))
-#endif
-/* sdot has signs on both sides. */
-INT8_TARGET INLINE vi int8_dot_native(vi sums, vi x, vi w) {
+/* sdot has signs on both sides. As an instruction: compilers differ in where they let its
+   function be called. */
+INLINE vi int8_dot_native(vi sums, vi x, vi w) {
     const uint8x16_t bytes = vreinterpretq_u8_s32((int32x4_t)x);
     const int8x16_t below = vreinterpretq_s8_u8(veorq_u8(bytes, vdupq_n_u8(128)));
-    return (vi)vdotq_s32((int32x4_t)sums, below, vreinterpretq_s8_s32((int32x4_t)w));
+    const int8x16_t weights = vreinterpretq_s8_s32((int32x4_t)w);
+    int32x4_t all = (int32x4_t)sums;
+    __asm__(".arch_extension dotprod\n\tsdot %0.4s, %1.16b, %2.16b"
+            : "+w"(all)
+            : "w"(below), "w"(weights));
+    return (vi)all;
 }
+#define INT8_TARGET
 #define INT8_DOT int8_dot_native
 #define INT8_BELOW 128
 #endif
