@@ -72,7 +72,7 @@ INLINE vi int8_dot_native(vi sums, vi x, vi w) {
     const int8x16_t below = vreinterpretq_s8_u8(veorq_u8(bytes, vdupq_n_u8(128)));
     const int8x16_t weights = vreinterpretq_s8_s32((int32x4_t)w);
     int32x4_t all = (int32x4_t)sums;
-    __asm__(".arch_extension dotprod\n\tsdot %0.4s, %1.16b, %2.16b"
+    __asm__(".arch armv8.2-a+dotprod\n\tsdot %0.4s, %1.16b, %2.16b"
             : "+w"(all)
             : "w"(below), "w"(weights));
     return (vi)all;
