@@ -381,6 +381,7 @@ const char *closest_name(const char *word, const void *names, int count, int str
 
 /* ---- Options ---------------------------------------------------------------------- */
 
+const char *const precision_names[] = {"auto", "float32", "bfloat16", "int8", NULL};
 const char *const isa_names[] = {"scalar", "avx2", "avx512", "neon", NULL};
 
 /* Translates the table into getopt's two notations; a row is returned as 256 + its

@@ -166,6 +166,18 @@ extern const char *const isa_names[];
             "else the best that this processor supports)",                               \
             SETS_TEXT(job, member), .choices = isa_names                                 \
     }
+/* --precision, a shoal_precision, and --exact, which is float32. */
+extern const char *const precision_names[];
+#define PRECISION_ROW(job, member)                                                       \
+    {                                                                                    \
+        "precision", 0, "P",                                                             \
+            "precision of the matrices: auto (bfloat16 where the processor\n"            \
+            "multiplies it, else float32), float32, bfloat16 or int8\n"                  \
+            "(default: auto)",                                                           \
+            SETS_CHOICE(job, member, precision_names)                                    \
+    }
+#define EXACT_ROW(job, member)                                                           \
+    { "exact", 0, NULL, "the same as --precision float32", SETS_FLAG(job, member) }
 #define HELP_ROW                                                                         \
     { "help", 'h', NULL, "print this help", .type = OPTION_HELP }
 

@@ -226,7 +226,10 @@ void open_text_model(text_model *model) {
                                                 .stride = model->stride,
                                                 .long_texts = model->long_texts,
                                                 .pooling = model->pooling,
-                                                .normalize = model->normalize};
+                                                .normalize = model->normalize,
+                                        .precision = model->exact
+                                                         ? SHOAL_PRECISION_FLOAT32
+                                                         : model->precision};
     model->context = begin_context(model->threads, model->isa);
     progress_begin(1);
     progress_say("opening %s", model->folder);

@@ -8,8 +8,8 @@
 typedef struct {
     const char *folder, *attention, *isa;
     int64_t threads, rows, window, stride;
-    int long_texts, pooling;
-    bool normalize;
+    int long_texts, pooling, precision;
+    bool normalize, exact;
     shoal_context *context;
     shoal_text_encoder *encoder;
     int64_t size; /* dimension of a vector */
@@ -53,6 +53,7 @@ enum { ROWS_MOST = 1 << 22 };
          "tokens per batch (default: 0, which means 2048, 4096 for stretch,\n"           \
          "or one window); also the maximum length of a stretched text",                  \
          SETS_INTEGER(job, model.rows, 0, ROWS_MOST)},                                   \
+        PRECISION_ROW(job, model.precision), EXACT_ROW(job, model.exact),                \
         THREADS_ROW_AT(job, model.threads), ISA_ROW_AT(job, model.isa)
 
 /* Both exit on failure. */

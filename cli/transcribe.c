@@ -33,7 +33,7 @@ enum { MOST_BEAMS = 64, MOST_BATCH = 64, FALLBACK_SAMPLES = 5 };
 
 typedef struct {
     const char *model, *attention, *isa, *folder;
-    int form;
+    int form, precision;
     int64_t beams, batch, threads, rate, line_width, line_count;
     double offset, duration;
     shoal_transcribe_options options;
@@ -161,10 +161,8 @@ static const option_row rows[] =
      {"published", 0, NULL,
       "--no-vad with exactly the published rules of Whisper's decoding",
       SETS_FLAG(transcribe_job, published)},
-     {"exact", 0, NULL,
-      "float32 throughout: no half precision for the decoder's keys and\n"
-      "values of the audio, no bfloat16 products in the encoder",
-      SETS_FLAG(transcribe_job, exact)},
+     PRECISION_ROW(transcribe_job, precision),
+     EXACT_ROW(transcribe_job, exact),
      {"no-timestamps", 0, NULL,
       "decode without timestamps: one segment per 30 s; windows do not\n"
       "start at the end of the last words",
@@ -605,7 +603,9 @@ static int run(transcribe_job *job, int count, char **paths) {
                                               .beams = (int)beams,
                                               .force = job->force,
                                               .batch = (int)job->batch,
-                                              .exact = job->exact};
+                                              .precision = job->exact
+                                                               ? SHOAL_PRECISION_FLOAT32
+                                                               : job->precision};
         progress_begin(1);
         progress_say("opening %s", job->model);
         const shoal_status status =

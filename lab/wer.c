@@ -35,6 +35,31 @@ static bool take_language(void *job, const char *name, const char *value) {
     return parse_language("wer", value, &((wer_job *)job)->language);
 }
 
+/* Names with commas between, each once. */
+static bool take_precisions(void *user, const char *name, const char *value) {
+    wer_job *job = user;
+    job->precision_count = 0;
+    for (const char *at = value; *at;) {
+        const size_t length = strcspn(at, ",");
+        int found = 0, before = 0;
+        while (precision_names[found] && (strlen(precision_names[found]) != length ||
+                                          strncmp(at, precision_names[found], length)))
+            found++;
+        while (before < job->precision_count && job->precisions[before] != found)
+            before++;
+        if (!precision_names[found] || before < job->precision_count) {
+            complain(EXIT_USAGE, "wer",
+                     "--%s is \"%s\"; it must be some of auto, float32, bfloat16 and "
+                     "int8, each once, with commas between",
+                     name, value);
+            return false;
+        }
+        job->precisions[job->precision_count++] = found;
+        at += length + (at[length] == ',');
+    }
+    return true;
+}
+
 static const option_row rows[] =
     {{"model", 'm', "MODEL",
       "model: a ggml file (f32 or f16) or a Hugging Face folder\n"
@@ -45,6 +70,11 @@ static const option_row rows[] =
       "kinds of attention for the encoder, as in shoal kinds; full is\n"
       "added if it is missing (default: full,shoal)",
       SETS_KINDS(wer_job, list, KINDS_MOST)},
+     {"precision", 0, "LIST",
+      "precisions of the matrices, every kind with each: auto, float32,\n"
+      "bfloat16, int8; the first is what others are compared with\n"
+      "(default: auto)",
+      TAKEN_BY(take_precisions)},
      {"force", 0, NULL,
       "allow kinds that use the queries as keys (lsh, shared-full),\n"
       "which give meaningless text",
@@ -250,11 +280,12 @@ static shoal_status hear(const wer_run *run, wer_kind *kind, const float *encode
                                               .no_fallback = window,
                                               .published = kind->mode == WER_PUBLISHED};
     if (window && !longer)
-        return shoal_speech_decode(job->speech, encoded, run->window->seconds, &options,
-                                   collect, to, NULL);
+        return shoal_speech_decode(job->models[kind->precision], encoded,
+                                   run->window->seconds, &options, collect, to, NULL);
     shoal_transcription summary;
-    const shoal_status status = shoal_speech_transcribe(job->speech, &run->recording,
-                                                        &options, collect, to, &summary);
+    const shoal_status status = shoal_speech_transcribe(job->models[kind->precision],
+                                                        &run->recording, &options,
+                                                        collect, to, &summary);
     if (window) {
         run->window->seconds = status == SHOAL_OK ? summary.seconds
                                                   : run->window->seconds;
@@ -270,14 +301,13 @@ static shoal_status hear(const wer_run *run, wer_kind *kind, const float *encode
 static void try_kind(wer_run *run, int index) {
     wer_job *job = run->job;
     wer_kind *kind = &job->kinds[index];
+    shoal_speech *speech = job->models[kind->precision];
     float *out = index == job->reference ? run->exact : run->encoded;
     size_t size;
     progress_say("window %d of %d, %s", job->done + 1, job->window_count, kind->spelling);
-    demand_call(run, shoal_speech_set_attention(job->speech, kind->attention),
-                kind->spelling);
+    demand_call(run, shoal_speech_set_attention(speech, kind->attention), kind->spelling);
     if (kind->mode == WER_WINDOW) {
-        demand_call(run, shoal_speech_encode(job->speech, run->features, out),
-                    kind->spelling);
+        demand_call(run, shoal_speech_encode(speech, run->features, out), kind->spelling);
         kind->output_errors[job->done] = job->kinds[job->reference].mode == WER_WINDOW
                                              ? relative_error(out, run->exact, run->size)
                                              : NAN;
@@ -285,7 +315,7 @@ static void try_kind(wer_run *run, int index) {
             /* A time counts only if the result is reproduced. */
             const double begun = seconds_now();
             const shoal_status status =
-                shoal_speech_encode(run->job->speech, run->features, run->again);
+                shoal_speech_encode(speech, run->features, run->again);
             kind->encoder_seconds[run->job->done] = seconds_now() - begun;
             demand_call(run, status, kind->spelling);
             if (memcmp(out, run->again, (size_t)run->size * sizeof *out) != 0)
@@ -362,6 +392,46 @@ static void print_result(void *job) {
         wer_print(job);
 }
 
+/* Every kind with every precision, where some are asked for. */
+static void cross_precisions(wer_job *job) {
+    const int kinds = job->kind_count, count = job->precision_count;
+    if (count == 0)
+        job->precision_count = 1;
+    if (kinds * count > KINDS_MOST)
+        die(EXIT_USAGE, "%d kinds with %d precisions; there may be %d at most", kinds,
+            count, KINDS_MOST);
+    for (int i = kinds * count - 1; i >= 0; i--) {
+        wer_kind *kind = &job->kinds[i];
+        char spelling[KIND_NAME];
+        *kind = job->kinds[i % kinds];
+        kind->precision = job->precisions[i / kinds];
+        snprintf(spelling, sizeof spelling, "%.100s/%s", kind->spelling,
+                 precision_names[kind->precision]);
+        memcpy(kind->spelling, spelling, sizeof spelling);
+    }
+    job->kind_count = kinds * job->precision_count;
+}
+
+static void open_models(wer_job *job) {
+    shoal_status status = SHOAL_OK;
+    for (int i = job->precision_count - 1; i >= 0 && status == SHOAL_OK; i--) {
+        const int precision = job->precisions[i];
+        const shoal_speech_options options = {.beams = (int)(job->beams < SAMPLES
+                                                                 ? SAMPLES
+                                                                 : job->beams),
+                                              .force = job->force,
+                                              .batch = (int)job->batch,
+                                              .precision = precision};
+        progress_say("opening %s", job->model);
+        status = shoal_speech_open(job->context, job->model, &options,
+                                   &job->models[precision]);
+        job->speech = job->models[precision];
+    }
+    for (int i = 0; i < job->kind_count && status == SHOAL_OK; i++)
+        status = shoal_speech_set_attention(job->speech, job->kinds[i].attention);
+    demand(status, status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT);
+}
+
 int wer_command(int count, char **arguments) {
     static wer_job job = {.language = "en",
                           .per_window = DEFAULT_PER_WINDOW,
@@ -411,18 +481,9 @@ int wer_command(int count, char **arguments) {
         snprintf(kind->spelling, KIND_NAME, "%.100s%s%s", kind->attention,
                  mode ? "@" : "", mode ? wer_modes[kind->mode] : "");
     }
+    cross_precisions(&job);
     progress_begin(1);
-    const shoal_speech_options options = {.size = sizeof(shoal_speech_options),
-                                          .beams = (int)(job.beams < SAMPLES ? SAMPLES
-                                                                             : job.beams),
-                                          .force = job.force,
-                                          .batch = (int)job.batch};
-    progress_say("opening %s", job.model);
-    shoal_status status =
-        shoal_speech_open(job.context, job.model, &options, &job.speech);
-    for (int i = 0; i < job.kind_count && status == SHOAL_OK; i++)
-        status = shoal_speech_set_attention(job.speech, job.kinds[i].attention);
-    demand(status, status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT);
+    open_models(&job);
     wer_read_folder(&job);
     arrange(&job);
     measure(&job);

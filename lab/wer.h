@@ -11,6 +11,7 @@ enum {
     WER_PER_WINDOW = 16, /* maximum number of utterances per 30 s window */
     WER_ARRANGEMENTS = 1000,
     WER_WINDOW_SECONDS = 30,
+    WER_PRECISIONS = 4,
     WER_TIMED = 20 /* number of windows on which encoders are timed */
 };
 
@@ -45,9 +46,10 @@ typedef enum { WER_WINDOW, WER_VAD, WER_NO_VAD, WER_PUBLISHED } wer_mode;
 extern const char *const wer_modes[]; /* spelling after "@" */
 
 typedef struct {
-    char spelling[KIND_NAME];  /* KIND, or KIND@MODE */
+    char spelling[KIND_NAME];  /* KIND, or KIND@MODE, and the precision after a slash */
     char attention[KIND_NAME]; /* KIND */
     int mode;                  /* a wer_mode */
+    int precision;             /* a shoal_precision */
     double encoder_seconds[WER_TIMED];
     double *output_errors; /* [windows done], |encoded - full's| / |full's| */
 } wer_kind;
@@ -58,12 +60,14 @@ typedef struct {
     int64_t per_window, beams, batch, threads, limit, arrangement_count;
     double gap, join; /* join: minutes per recording; 0 for windows */
     uint64_t seed;
+    int precisions[WER_PRECISIONS], precision_count;
     bool shuffle, json, texts, force, timestamps, vad, no_time;
 
     /* State. */
     shoal_context *context;
-    shoal_speech *speech;
-    wer_utterance *utterances; /* [utterance_count] */
+    shoal_speech *models[WER_PRECISIONS]; /* of those that are asked for */
+    shoal_speech *speech;                 /* the first of them */
+    wer_utterance *utterances;            /* [utterance_count] */
     int utterance_count;
     wer_arrangement *arrangements; /* [arrangement_count] */
     wer_window *windows;           /* [window_count], sorted by arrangement */

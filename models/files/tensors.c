@@ -1,7 +1,10 @@
+#define _GNU_SOURCE
 #include "models/files/tensors.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "kernels/half.h"
 
@@ -167,4 +170,12 @@ const file_tensor *sh_file_tensor_find(const file_tensor *sorted, int64_t count,
                                        const char *name) {
     return count > 0 ? bsearch(name, sorted, (size_t)count, sizeof *sorted, compare_name)
                      : NULL;
+}
+
+void sh_file_tensor_release(const file_tensor *tensor) {
+    const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t begin = ((uintptr_t)tensor->data + page - 1) / page * page;
+    const uintptr_t end = ((uintptr_t)tensor->data + tensor->bytes) / page * page;
+    if (begin < end)
+        (void)madvise((void *)begin, end - begin, MADV_DONTNEED);
 }

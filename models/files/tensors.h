@@ -84,4 +84,8 @@ SHOAL_PRIVATE void sh_file_tensors_sort(file_tensor *tensors,
 SHOAL_PRIVATE const file_tensor *sh_file_tensor_find(const file_tensor *sorted,
                                                      int64_t count, const char *name);
 
+/* A tensor of a mapped file was read: its pages need not stay in memory. They come back
+   from the file when they are read again. */
+SHOAL_PRIVATE void sh_file_tensor_release(const file_tensor *tensor);
+
 #endif

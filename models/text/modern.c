@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "models/nn/quantised.h"
 #include "models/text/text_model.h"
 
 enum {
@@ -31,7 +32,7 @@ struct modern_stack {
     float *projected; /* [R][3 M] */
     float *wide;      /* [FORWARD_ROWS][2 F] */
     float *turns[2];  /* [R][head_dim / 2][2]: cosine and sine of each rotation */
-    float *scratch;   /* for products with packed weights, otherwise NULL */
+    float *scratch;   /* of products, by the weights' form */
 };
 
 /* ---- The object ------------------------------------------------------------------- */
@@ -41,6 +42,22 @@ static bool has_layer(const text_config *config, bool local) {
         if (config->local[l] == local)
             return true;
     return false;
+}
+
+/* What the products of the weights' forms need, the largest of them. */
+static int64_t scratch_floats(const modern_stack *stack) {
+    const text_limits *limits = &stack->limits;
+    const int64_t size = stack->config->size, wide = stack->config->feed_forward;
+    int64_t floats = 0;
+    if (limits->packed_weights)
+        floats = sh_panel_scratch(stack->context, max(size, wide));
+    if (limits->bf16_weights)
+        floats =
+            max(floats, sh_mul_checked(limits->rows / 2 + PACKED_ROWS, max(size, wide)));
+    if (limits->int8_weights)
+        floats = max(floats, max(sh_int8_scratch(stack->context, size, wide),
+                                 sh_int8_scratch(stack->context, wide, 0)));
+    return floats;
 }
 
 static void place(void *argument, block_layout *block) {
@@ -53,12 +70,7 @@ static void place(void *argument, block_layout *block) {
     stack->projected = reserve_floats(block, rows, 3 * size);
     stack->wide =
         reserve_floats(block, min(rows, FORWARD_ROWS), 2 * stack->config->feed_forward);
-    if (stack->limits.packed_weights)
-        stack->scratch =
-            reserve_floats(block,
-                           sh_panel_scratch(stack->context,
-                                            max(size, stack->config->feed_forward)),
-                           1);
+    stack->scratch = reserve_floats(block, scratch_floats(stack), 1);
     for (int local = 0; local < 2; local++)
         stack->turns[local] =
             has_layer(stack->config, local)
@@ -219,6 +231,17 @@ static void feed_forward(modern_stack *stack, const modern_layer *layer, int64_t
     const int64_t size = config->size, wide = config->feed_forward;
     const linear widen = {size, 2 * wide, layer->widen, {0}};
     const linear narrow = {wide, size, layer->narrow, {0}};
+    const int8_branch branch = {&widen, &narrow, config->activation, true};
+    if (rows > INT8_FEW_ROWS && widen.weight.int8 && narrow.weight.int8) {
+        sh_int8_feed_forward(stack->context, &branch, rows,
+                             (const_matrix){stack->normed, size},
+                             (matrix){stack->normed, size},
+                             (epilogue){.run = end_branch,
+                                        .shared = &end,
+                                        .whole_rows = true},
+                             stack->scratch);
+        return;
+    }
     for (int64_t first = 0; first < rows; first += FORWARD_ROWS) {
         const int64_t count = min(FORWARD_ROWS, rows - first);
         float *in = stack->normed + first * size;

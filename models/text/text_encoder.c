@@ -73,7 +73,8 @@ static shoal_status check_options(shoal_text_encoder *e,
     if (o->rows < 0 || o->rows > INT32_MAX / 4 || o->window < 0 || o->stride < 0 ||
         o->long_texts < SHOAL_LONG_TEXTS_WINDOWS ||
         o->long_texts > SHOAL_LONG_TEXTS_STRETCH || o->pooling < SHOAL_TEXT_POOLING_OWN ||
-        o->pooling > SHOAL_TEXT_POOLING_MAX)
+        o->pooling > SHOAL_TEXT_POOLING_MAX ||
+        o->precision < SHOAL_PRECISION_AUTO || o->precision > SHOAL_PRECISION_INT8)
         return sh_fail(e->context, SHOAL_INVALID,
                        "text encoder: an option is negative or has an invalid value");
     if (o->window > positions)
@@ -117,7 +118,10 @@ static shoal_status check_options(shoal_text_encoder *e,
 
 static shoal_status make_stack(shoal_text_encoder *e, const shoal_attention *attention) {
     const text_config *config = &e->config;
-    e->limits.packed_weights = e->weights.packed;
+    e->limits.packed_weights = text_weights_have(&e->weights, MATRIX_PACKED);
+    e->limits.bf16_weights = text_weights_have(&e->weights, MATRIX_BF16);
+    e->limits.int8_weights = text_weights_have(&e->weights, MATRIX_INT8);
+    e->limits.other_weights = e->weights.outliers;
     if (config->family == FAMILY_MODERN)
         return sh_modern_create(e->context, config, attention, &e->limits, &e->modern);
     const encoder_shape shape = {.layers = config->layers,
@@ -131,7 +135,10 @@ static shoal_status make_stack(shoal_text_encoder *e, const shoal_attention *att
     const encoder_limits limits = {.batch = e->limits.batch,
                                    .rows = e->limits.rows,
                                    .length = e->limits.length,
-                                   .packed_weights = e->weights.packed};
+                                   .packed_weights = e->limits.packed_weights,
+                                   .bf16_weights = e->limits.bf16_weights,
+                                   .int8_weights = e->limits.int8_weights,
+                                   .other_weights = e->limits.other_weights};
     return sh_encoder_create(e->context, &shape, &limits, &e->stack);
 }
 
@@ -165,7 +172,11 @@ static shoal_status make_parts(shoal_text_encoder *e,
                        "choose another kind",
                        kind);
     }
-    TRY(sh_text_weights_open(e->context, e->folder, &e->config, &e->weights));
+    TRY(sh_text_weights_open(e->context, e->folder, &e->config,
+                             (shoal_precision)options->precision, &e->weights));
+    e->info.precision = e->weights.form == MATRIX_INT8   ? SHOAL_PRECISION_INT8
+                        : e->weights.form == MATRIX_BF16 ? SHOAL_PRECISION_BFLOAT16
+                                                         : SHOAL_PRECISION_FLOAT32;
     TRY(make_stack(e, &attention));
     e->block = sh_allocate_parts(e->context, place, e, &bytes);
     if (!e->block)

@@ -69,6 +69,10 @@ typedef struct {
     nn_tensor narrow;          /* [M][F] */
 } modern_layer;
 
+/* How the matrices of the layers lie in memory (nn_tensor). */
+typedef enum { MATRIX_FLOATS, MATRIX_PACKED, MATRIX_BF16, MATRIX_INT8 } matrix_form;
+enum { TEXT_MATRICES_MOST = 4 }; /* of a layer */
+
 typedef struct {
     safetensors *file;      /* kept open for the table of words */
     file_tensor words;      /* [vocabulary][M], in the file's type */
@@ -79,7 +83,9 @@ typedef struct {
     modern_layer *modern;   /* [layers], ModernBERT */
     nn_tensor final_scale;  /* [M], ModernBERT */
     float *zeros;           /* [M]: absent shifts */
-    bool packed;            /* whether the layers' matrices are packed */
+    matrix_form form;       /* of the layers' matrices */
+    matrix_form instead;    /* of matrices that bytes cannot represent */
+    bool outliers;          /* whether there are such matrices */
     float *arena;           /* all numbers except the table of words */
     void *block;
 } text_weights;
@@ -92,9 +98,14 @@ shoal_status sh_text_file_open(shoal_context *context, const char *folder,
 const file_tensor *sh_text_tensor_find(const safetensors *file, const char *prefix,
                                        const char *name);
 /* Opens model.safetensors, or its shards, and converts all but the table of words to
-   float; the layers' matrices are packed if sizes and kernels allow it. */
+   float, and the layers' matrices to the precision if sizes and kernels allow it. */
 shoal_status sh_text_weights_open(shoal_context *context, const char *folder,
-                                  const text_config *config, text_weights *weights);
+                                  const text_config *config, shoal_precision precision,
+                                  text_weights *weights);
+/* Whether some matrices have this form. */
+static inline bool text_weights_have(const text_weights *weights, matrix_form form) {
+    return weights->form == form || (weights->outliers && weights->instead == form);
+}
 void sh_text_weights_close(shoal_context *context, text_weights *weights);
 
 /* ---- ModernBERT's layers (modern.c) ----------------------------------------------- */
@@ -103,7 +114,7 @@ typedef struct modern_stack modern_stack;
 
 typedef struct {
     int64_t batch, rows, length;
-    bool packed_weights;
+    bool packed_weights, bf16_weights, int8_weights, other_weights; /* encoder_limits */
 } text_limits;
 
 shoal_status sh_modern_create(shoal_context *context, const text_config *config,

@@ -20,6 +20,7 @@ import numpy as np
 from . import _checked
 from ._handle import LibraryHandle
 from ._native import Options, ShoalError, Sized, load_part
+from ._text import PRECISION
 
 RATE = 16000
 
@@ -31,7 +32,7 @@ class SpeechOptions(Sized):
         ("beams", c_int),
         ("force", c_int),
         ("batch", c_int),
-        ("exact", c_int),
+        ("precision", c_int),
     ]
 
 
@@ -228,9 +229,10 @@ class Speech(LibraryHandle):
     >>> for segment in speech.transcribe("talk.flac"):  # doctest: +SKIP
     ...     print(segment.begin, segment.text)
 
-    `batch` is the number of windows processed in parallel (0: chosen by memory). A model
-    has one transcription at a time: starting another one, and close(), raise an error
-    until the iterator of the first is exhausted or closed.
+    `batch` is the number of windows processed in parallel (0: chosen by memory).
+    `precision` of the matrices is "float32" (as is `exact`), "bfloat16", "int8" or "auto".
+    A model has one transcription at a time: starting another one, and close(), raise an
+    error until the iterator of the first is exhausted or closed.
     """
 
     __module__ = "shoal"
@@ -248,6 +250,7 @@ class Speech(LibraryHandle):
         *,
         beams: int = 0,
         batch: int = 0,
+        precision: str = "auto",
         exact: bool = False,
         threads: int = 0,
     ) -> None:
@@ -255,7 +258,9 @@ class Speech(LibraryHandle):
             attention=_checked.text("attention", attention),
             beams=_checked.count("beams", beams),
             batch=_checked.count("batch", batch),
-            exact=bool(exact),
+            precision=_checked.choice(
+                "precision", "float32" if exact else precision, PRECISION
+            ),
         )
         path = _checked.path("model", model)
         self._open(load_part("speech", "shoal.Speech", SIGNATURES), threads)

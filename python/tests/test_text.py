@@ -51,3 +51,15 @@ def test_refusals():
     encoder.close()
     with pytest.raises(shoal.ShoalError, match="closed"):
         encoder.embed(["a"])
+
+
+def test_precision():
+    with shoal.TextEncoder(MODELS / "bert", precision="float32") as encoder:
+        assert encoder.precision == "float32"
+        exact = encoder.embed(TEXTS)
+    for precision in ("auto", "bfloat16", "int8"):
+        with shoal.TextEncoder(MODELS / "bert", precision=precision) as encoder:
+            assert encoder.precision in ("float32", "bfloat16", "int8")
+            assert np.abs(encoder.embed(TEXTS) - exact).max() < 0.1
+    with pytest.raises(shoal.ShoalError, match="precision is 'int4'"):
+        shoal.TextEncoder(MODELS / "bert", precision="int4")

@@ -61,11 +61,16 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
     if (wanted.batch < 0 || wanted.batch > SPEECH_MOST_BATCH)
         return sh_fail(context, SHOAL_INVALID, "batch is %d: it must be from 1 to %d",
                        wanted.batch, SPEECH_MOST_BATCH);
+    if (wanted.precision < SHOAL_PRECISION_AUTO ||
+        wanted.precision > SHOAL_PRECISION_INT8)
+        return sh_fail(context, SHOAL_INVALID, "invalid value for precision: %d",
+                       wanted.precision);
     shoal_attention parsed;
     shoal_status status =
         parse_attention(context, attention_of(&wanted), wanted.force != 0, &parsed);
     if (status == SHOAL_OK)
-        status = sh_whisper_open(context, path, wanted.exact != 0, &model);
+        status =
+            sh_whisper_open(context, path, (shoal_precision)wanted.precision, &model);
     if (status != SHOAL_OK)
         return status;
     shoal_speech sized = {.context = context, .model = model};
@@ -80,7 +85,7 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
     made->force = wanted.force != 0;
     /* Twice as many texts as windows: samples of some beside the single texts of others.
        */
-    const bool exact = wanted.exact != 0;
+    const bool exact = wanted.precision == SHOAL_PRECISION_FLOAT32;
     const int64_t fit = SPEECH_BATCH_BYTES /
                         sh_decoder_window_bytes(&made->model->file->sizes, exact);
     const int64_t chosen = fit < 1 ? 1 : fit < SPEECH_BATCH ? fit : SPEECH_BATCH;
@@ -153,7 +158,8 @@ const shoal_speech_info *shoal_speech_describe(const shoal_speech *s) {
                                 .text_layers = sizes->text_layers,
                                 .vocabulary = sizes->vocabulary,
                                 .multilingual = s->model->file->tokens.multilingual,
-                                .bytes = s->model->bytes + s->bytes +
+                                .precision = (int32_t)s->model->precision,
+                               .bytes = s->model->bytes + s->bytes +
                                          sh_whisper_encoder_memory(s->encoder) +
                                          sh_decoder_memory(s->decoder) +
                                          sh_aligner_memory(s->aligner)};

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "cases.h"
 #include "kernels/half.h"
 #include "models/kernels/kernels.h"
@@ -301,6 +302,99 @@ static void bf16_panel_once(const checked_kernels *kernels, int pairs, int salt)
 }
 
 CHECK(bf16_panel, walk_lengths(kernels, PACKED_ROWS + 1, bf16_panel_once))
+
+/* ---- Products of bytes ------------------------------------------------------------ */
+
+static void quantise_once(const checked_kernels *kernels, int inputs, int salt) {
+    const float odd[] = {INFINITY, NAN, 1e-42f, 3e38f};
+    const size_t padded = (size_t)(inputs + 3) / 4 * 4;
+    float *x = random_rows(1, inputs, inputs), *factors = random_rows(1, inputs, inputs);
+    uint8_t *expected = guarded_output(padded), *actual = guarded_output(padded);
+    int8_row rows[2];
+    for (int i = 0; i < inputs && salt > 1; i++)
+        x[i] = salt == 2 ? 0 : salt == 3 ? fabsf(x[i]) : 1e-42f * (float)(i % 3);
+    if (salt > 4 && inputs > 0)
+        x[draw_below(inputs)] = odd[salt - 5];
+    SCALAR->quantise(inputs, x, salt % 2 ? factors : NULL, expected, &rows[0]);
+    kernels->quantise(inputs, x, salt % 2 ? factors : NULL, actual, &rows[1]);
+    assert_memory_equal(rows, rows + 1, sizeof *rows);
+    assert_memory_equal(expected, actual, padded);
+    bool finite = true;
+    for (int i = 0; i < inputs; i++)
+        finite = finite && isfinite(x[i]);
+    assert_int_equal(isnan(rows[1].scale) != 0, !finite);
+    for (int i = 0; i < inputs && finite; i++) {
+        const float of = salt % 2 ? x[i] * factors[i] : x[i];
+        const float got = rows[1].scale * (float)(actual[i] - rows[1].zero);
+        assert_true(fabsf(got - of) <= 0.51f * rows[1].scale + 1e-35f);
+    }
+    for (size_t i = (size_t)inputs; i < padded; i++)
+        assert_int_equal(actual[i], 0);
+    guarded_finish("quantise");
+}
+
+CHECK(quantise, walk_lengths(kernels, 9, quantise_once))
+
+/* Bytes of all sizes that a pair may have, its largest among them. */
+static int8_block *random_block(int quads) {
+    int8_block *w = guarded_input(sizeof *w + (size_t)(4 * quads * PACKED_OUTPUTS));
+    for (int j = 0; j < PACKED_OUTPUTS; j++) {
+        w->scales[j] = 0.01f * (float)(1 + draw_below(100));
+        w->sums[j] = 0;
+    }
+    for (int i = 0; i < 4 * quads * PACKED_OUTPUTS; i += 2) {
+        const int most = i % 3 ? INT8_MOST : draw_below(INT8_MOST + 1);
+        const int sign = draw_below(4) ? 1 : -1, other = draw_below(4) ? sign : -sign;
+        w->bytes[i] = (int8_t)(sign * most);
+        w->bytes[i + 1] = (int8_t)(other * min(INT8_PAIR - most, INT8_MOST));
+        w->sums[i / 4 % PACKED_OUTPUTS] += w->bytes[i] + w->bytes[i + 1];
+    }
+    return w;
+}
+
+static void int8_with(int8_product_kernel *product, const checked_kernels *kernels,
+                      int quads, int rows) {
+    const int x_stride = 4 * quads + rows % 3, stride = PACKED_OUTPUTS + rows % 3;
+    const int last = rows > 0 ? (rows - 1) * x_stride + 4 * quads : 0;
+    const int8_block *w = random_block(quads);
+    uint8_t *x = guarded_input((size_t)last);
+    int8_row *of = guarded_input((size_t)rows * sizeof *of);
+    float_pair y = pair_create(rows > 0 ? (rows - 1) * stride + PACKED_OUTPUTS : 0);
+    for (int i = 0; i < last; i++)
+        x[i] = (uint8_t)(draw_below(2) ? INT8_LEVELS : draw_below(INT8_LEVELS + 1));
+    for (int r = 0; r < rows; r++)
+        of[r] = (int8_row){0.1f * (float)(r + 1), draw_below(INT8_LEVELS + 1)};
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < PACKED_OUTPUTS; j++) {
+            int64_t sum = 0;
+            for (int q = 0; q < quads; q++)
+                for (int i = 0; i < 4; i++)
+                    sum += (int64_t)(x[r * x_stride + 4 * q + i] - of[r].zero) *
+                           w->bytes[(q * PACKED_OUTPUTS + j) * 4 + i];
+            y.expected[r * stride + j] = (float)sum * (of[r].scale * w->scales[j]);
+        }
+    product(quads, w, x, x_stride, of, rows, y.actual, stride);
+    compare_bits(y, "int8_product", kernels);
+    guarded_finish("int8_product");
+}
+
+static void int8_product_once(const checked_kernels *kernels, int quads, int salt) {
+    int8_with(SCALAR->int8_product, SCALAR, quads, salt);
+    int8_with(kernels->int8_product, kernels, quads, salt);
+}
+
+CHECK(int8_product, walk_lengths(kernels, 14, int8_product_once))
+
+static void int8_product_dot_once(const checked_kernels *kernels, int quads, int salt) {
+    int8_with(kernels->int8_product_dot, kernels, quads, salt);
+}
+
+/* Where the processor has dot products of bytes, of this table's width. */
+static void check_int8_product_dot(const checked_kernels *kernels) {
+    for (int i = 0; KERNELS_AT(i); i++)
+        if (KERNELS_AT(i) == kernels && sh_dots_int8_at(i))
+            walk_lengths(kernels, 14, int8_product_dot_once);
+}
 
 static void peak_once(const checked_kernels *kernels, int count, int salt) {
     float_pair largest = pair_create(1);

@@ -95,8 +95,9 @@ static void check_logits(const opened *o, const exact_whisper *definition,
                          const float *encoded, const double *exact, bool exactly) {
     static const int32_t text[] = {50258, 50259, 50359, 300, 17, 51000, 300};
     enum { COUNT = sizeof text / sizeof *text };
-    const shoal_speech_options options = {.size = sizeof(shoal_speech_options),
-                                          .exact = exactly};
+    const shoal_speech_options options = {.size = sizeof options,
+                                          .precision = exactly ? SHOAL_PRECISION_FLOAT32
+                                                               : SHOAL_PRECISION_AUTO};
     shoal_speech *speech;
     float *logits = floats(COUNT * VOCABULARY);
     double *exact_logits = malloc((size_t)COUNT * VOCABULARY * sizeof *exact_logits);
@@ -114,8 +115,8 @@ static void check_logits(const opened *o, const exact_whisper *definition,
 
 /* The encoder's matrices may be bfloat16 unless it is exact. */
 static void reopen_exactly(opened *o) {
-    const shoal_speech_options options = {.size = sizeof(shoal_speech_options),
-                                          .exact = 1};
+    const shoal_speech_options options = {.size = sizeof options,
+                                          .precision = SHOAL_PRECISION_FLOAT32};
     shoal_speech_destroy(o->speech);
     assert_int_equal(shoal_speech_open(o->context, o->path, &options, &o->speech),
                      SHOAL_OK);
@@ -178,6 +179,45 @@ static void test_numbers_of_bf16(void **state) {
     for (int i = 0; i < 3; i++)
         free(made[i]);
     free(exact);
+}
+
+/* Bytes: near the float numbers, encoder and decoder, by the same bits on any number of
+   threads and in any company. */
+static void test_numbers_of_int8(void **state) {
+    static const int32_t text[] = {50258, 50259, 50359, 300, 17, 51000, 300};
+    enum { COUNT = sizeof text / sizeof *text, ENCODED = POSITIONS * 32 };
+    const small_whisper model = {VOCABULARY, true, 4, false, 8};
+    float *encoded[3], *logits[3], *features = NULL;
+    for (int i = 0; i < 3; i++) {
+        opened o = open_small(&model, NULL, 1 + i);
+        const shoal_speech_options options = {
+            .size = sizeof options,
+            .precision = i < 2 ? SHOAL_PRECISION_INT8 : SHOAL_PRECISION_FLOAT32};
+        shoal_speech_destroy(o.speech);
+        assert_int_equal(shoal_speech_open(o.context, o.path, &options, &o.speech),
+                         SHOAL_OK);
+        assert_int_equal(shoal_speech_describe(o.speech)->precision, options.precision);
+        if (!features)
+            features = features_of(&o, 3, 20 * SECOND);
+        encoded[i] = encode(&o, features);
+        logits[i] = floats(COUNT * VOCABULARY);
+        assert_int_equal(shoal_speech_logits(o.speech, encoded[2 * (i == 2)], text, COUNT,
+                                             logits[i]),
+                         SHOAL_OK);
+        close_small(&o);
+    }
+    double *exact = doubles_of(encoded[2], ENCODED);
+    double *exact_logits = doubles_of(logits[2], COUNT * VOCABULARY);
+    const double off = relative_difference(encoded[0], exact, ENCODED);
+    const double logits_off =
+        relative_difference(logits[0], exact_logits, COUNT * VOCABULARY);
+    assert_memory_equal(encoded[0], encoded[1], ENCODED * sizeof **encoded);
+    assert_memory_equal(logits[0], logits[1], COUNT * VOCABULARY * sizeof **logits);
+    if (!(off > 1e-4 && off < 0.03 && logits_off > 1e-4 && logits_off < 0.03))
+        fail_msg("int8 is off by %g, its logits by %g", off, logits_off);
+    for (int i = 0; i < 3; i++)
+        free(encoded[i]), free(logits[i]);
+    free(features), free(exact), free(exact_logits);
 }
 
 /* One cluster per query: all kinds but oracle and lsh equal full. */
@@ -513,6 +553,7 @@ int main(void) {
         cmocka_unit_test(test_numbers_of_half_weights),
         cmocka_unit_test(test_numbers_of_quantised_weights),
         cmocka_unit_test(test_numbers_of_bf16),
+        cmocka_unit_test(test_numbers_of_int8),
         cmocka_unit_test(test_kinds_that_are_exact),
         cmocka_unit_test(test_another_kind_is_another_result),
         cmocka_unit_test(test_beams_remember_their_past),
