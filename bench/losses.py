@@ -174,7 +174,7 @@ def wilson(count, of):
     z = 1.96
     centre = (count + z * z / 2) / (of + z * z)
     half = z / (of + z * z) * math.sqrt(count * (of - count) / of + z * z / 4)
-    return 100 * (centre - half), 100 * (centre + half)
+    return 100 * max(0, centre - half), 100 * (centre + half)
 
 
 def difference(batches, kinds, first):

@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "command.h"
