@@ -14,8 +14,7 @@
 
 #define TEXT_OF(x) #x
 #define AS_TEXT(x) TEXT_OF(x)
-#define LIBRARY                                                                          \
-    "libshoal-mpi.so." AS_TEXT(SHOAL_VERSION_MAJOR) "." AS_TEXT(SHOAL_VERSION_MINOR)
+#define LIBRARY "libshoal-mpi.so." AS_TEXT(SHOAL_VERSION_MAJOR)
 
 static struct {
     const char *advice;

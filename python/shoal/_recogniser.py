@@ -89,12 +89,12 @@ class Recogniser(LibraryHandle):
                 self._context, encoded, byref(options), byref(self._native)
             )
         )
-        info = library.shoal_recogniser_describe(self._native).contents
+        info = library.shoal_recogniser_describe(self._native).contents.contents
         self.path = os.fsdecode(info.path)
         self.step: int = info.step
         self.rate: int = info.features.rate
         self.trained_with = spell(info.attention)
-        self._characters = bool(info.characters)
+        self._characters = bool(info.unit_type)
         self._step_seconds: float = info.step_seconds
 
     def recognise(self, sound: str | os.PathLike[str] | np.ndarray) -> Recognition:

@@ -12,7 +12,7 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator
 from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64
-from ctypes import c_uint64, c_void_p
+from ctypes import c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -45,6 +45,7 @@ EXCHANGE = CFUNCTYPE(
 )
 Transport._fields_ = [
     ("user", c_void_p),
+    ("user", c_void_p),
     ("rank", c_int32),
     ("ranks", c_int32),
     ("local_rank", c_int32),
@@ -58,6 +59,7 @@ Transport._fields_ = [
     ("gather_parts", PARTS),
     ("broadcast", BROADCAST),
     ("exchange", EXCHANGE),
+    ("reserved", c_void_p * 4),
     ("reserved", c_void_p * 4),
 ]
 

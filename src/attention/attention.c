@@ -490,7 +490,7 @@ static shoal_status check_groups(const attention_call *call) {
         return SHOAL_OK;
     if (!call->plan->kind->info.has_clusters)
         return REFUSE(call->plan->context,
-                      "inputs.groups is given, but %s has no clusters of queries",
+                      "inputs.clusters (groups) is given, but %s has no clusters",
                       call->plan->kind->info.name);
     for (int64_t head = 0; head < problem->batch * problem->heads; head++) {
         int64_t live = live_queries(call, head / problem->heads);
@@ -498,8 +498,8 @@ static shoal_status check_groups(const attention_call *call) {
             int32_t group = groups[head * problem->queries + i];
             if (group < 0 || group >= call->plan->attention.clusters)
                 return REFUSE(call->plan->context,
-                              "groups[%lld][%lld][%lld] is %d: the cluster of a valid "
-                              "query must be from 0 to %d",
+                              "inputs.clusters (groups) [%lld][%lld][%lld] is %d: it "
+                              "must be from 0 to %d",
                               (long long)(head / problem->heads),
                               (long long)(head % problem->heads), (long long)i,
                               (int)group, (int)call->plan->attention.clusters - 1);

@@ -159,7 +159,7 @@ int shoal_forward(void *plan, const void *inputs, float *out) {
     spoil('o', out, 1.001f);
     return status;
 }
-struct gradients { const float *out, *dout; float *dq, *dk, *dv; };
+struct gradients { unsigned long size; const float *out, *dout; float *dq, *dk, *dv; };
 int shoal_backward(void *plan, const void *inputs, const struct gradients *g) {
     typedef int function(void *, const void *, const struct gradients *);
     function *real = (function *)dlsym(RTLD_NEXT, "shoal_backward");

@@ -572,7 +572,7 @@ static void refusals(void **state) {
         [SHOAL_IS_NOT] = "shoal-C does not support several processes",
         [CAUSAL] = "without causal order",
         [BAD_LENGTH] = "rank 1 of 3 rejected",
-        [GROUPS_ON_ONE] = "groups are given on rank 1",
+        [GROUPS_ON_ONE] = "inputs.clusters are given on rank 1",
         [BIAS] = "cannot have biases"};
     (void)state;
     for (int what = 0; what < REFUSALS; what++) {

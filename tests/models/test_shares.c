@@ -150,7 +150,8 @@ static void wrong_calls_are_refused(void **state) {
 static void the_optimizer_shows_its_vectors(void **state) {
     shoal_context *context = test_context(NULL, 1);
     shoal_model *model = make_model(context, SHOAL_NORM_PRE);
-    const shoal_optimizer_config config = {.kind = SHOAL_OPTIMIZER_KIND_ADAM,
+    const shoal_optimizer_config config = {.size = sizeof config,
+                                           .kind = SHOAL_OPTIMIZER_KIND_ADAM,
                                            .beta1 = 0.5f,
                                            .beta2 = 0.5f,
                                            .epsilon = 1e-8f,

@@ -162,7 +162,8 @@ enum { TEXTS = 6, ROWS = 277 };
 /* Hidden states [ROWS][SIZE] of the first `texts`; NULL: the folder was refused. */
 static float *hidden_of(const char *folder, const char *isa, int threads, int texts,
                         shoal_precision precision) {
-    const shoal_text_options options = {.precision = (int32_t)precision};
+    const shoal_text_encoder_options options = {.size = sizeof options,
+                                                .precision = precision};
     shoal_context *context = test_context(isa, threads);
     shoal_text_encoder *encoder;
     const float *hidden;
@@ -173,7 +174,7 @@ static float *hidden_of(const char *folder, const char *isa, int threads, int te
     const shoal_status status =
         shoal_text_encoder_open(context, folder, &options, &encoder);
     if (status == SHOAL_OK) {
-        assert_int_equal(shoal_text_encoder_info(encoder)->precision, precision);
+        assert_int_equal(shoal_text_encoder_describe(encoder)->precision, precision);
         assert_int_equal(shoal_text_encoder_forward(encoder, texts, offsets, ids, NULL,
                                                     &hidden),
                          SHOAL_OK);

@@ -40,6 +40,8 @@ phone_lm make_model(int32_t order, int64_t extra) {
 
 shoal_lfmmi_options complete_options(const shoal_lfmmi_options *given) {
     shoal_lfmmi_options all = shoal_lfmmi_options_defaults();
+    if (!given)
+        return all;
     all.topology = given->topology;
     all.order = given->order ? given->order : all.order;
     all.extra = given->extra < 0 ? 0 : given->extra ? given->extra : all.extra;

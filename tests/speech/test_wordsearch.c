@@ -126,7 +126,8 @@ static void make_toy(toy *t, int number) {
     const int64_t outputs = shoal_word_decoder_describe(t->decoder)->outputs;
     for (int64_t i = 0; i < t->steps * outputs; i++)
         t->outputs[i] = (float)(6 * uniform() - 3);
-    t->settings = (shoal_word_settings){.beam = INFINITY,
+    t->settings = (shoal_word_settings){.size = sizeof(shoal_word_settings),
+                                        .beam = INFINITY,
                                         .lm_weight = 2 * uniform(),
                                         .insertion = 4 * uniform() - 2,
                                         .nbest = 1};
