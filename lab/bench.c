@@ -2,11 +2,11 @@
 #define _GNU_SOURCE
 #include "bench.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "blas.h"
 #include "plot.h"
 
 #if defined(__clang__)
@@ -163,67 +163,6 @@ double bench_peak_begin(bool *resets) {
 
 static const double measuring_seconds = 0.25;
 
-enum { SIDE = 1024 };
-enum { ROW_MAJOR = 101, NO_TRANSPOSE = 111 }; /* of cblas.h */
-
-/* cblas_sgemm and openblas_set_num_threads. */
-typedef void sgemm_function(int order, int transpose_a, int transpose_b, int m, int n,
-                            int k, float alpha, const float *a, int lda, const float *b,
-                            int ldb, float beta, float *c, int ldc);
-typedef void set_threads_function(int threads);
-
-/* OpenBLAS is the yardstick of this command and nothing else needs it, so it is loaded
-   where it is installed and not linked. NULL if it is not. */
-static sgemm_function *load_sgemm(int threads) {
-    static const char *const names[] = {"libopenblas.so.0", "libopenblas.so",
-                                        "libopenblas.dylib"};
-    void *library = NULL, *sgemm, *set;
-    for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++)
-        library = dlopen(names[i], RTLD_NOW | RTLD_LOCAL);
-    if (!library || !(sgemm = dlsym(library, "cblas_sgemm")) ||
-        !(set = dlsym(library, "openblas_set_num_threads")))
-        return NULL;
-    set_threads_function *set_threads;
-    sgemm_function *function;
-    memcpy(&set_threads, &set, sizeof set); /* C has no cast from data to functions */
-    memcpy(&function, &sgemm, sizeof sgemm);
-    set_threads(threads);
-    return function;
-}
-
-/* Operations per second; 0 without OpenBLAS, where memory is short, or where the result
-   is wrong. */
-static double sgemm_rate(int threads) {
-    sgemm_function *const sgemm = load_sgemm(threads);
-    if (!sgemm)
-        return 0;
-    float *a = malloc(3 * sizeof(float) * SIDE * SIDE), *b, *c;
-    double best = INFINITY, begun = seconds_now();
-    bool right = true;
-    if (!a)
-        return 0;
-    b = a + SIDE * SIDE;
-    c = b + SIDE * SIDE;
-    for (int i = 0; i < SIDE * SIDE; i++)
-        a[i] = b[i] = (float)((i / SIDE + i % SIDE) % 7 - 3);
-    while (best == INFINITY || seconds_now() - begun < measuring_seconds) {
-        const double start = seconds_now();
-        sgemm(ROW_MAJOR, NO_TRANSPOSE, NO_TRANSPOSE, SIDE, SIDE, SIDE, 1, a, SIDE, b,
-              SIDE, 0, c, SIDE);
-        best = fmin(best, seconds_now() - start);
-    }
-    /* A product of such matrices is exact in float32, so a row of the result can be
-       compared bit for bit. */
-    for (int column = 0; column < SIDE; column++) {
-        float sum = 0;
-        for (int i = 0; i < SIDE; i++)
-            sum += a[i] * b[i * SIDE + column];
-        right &= sum == c[column];
-    }
-    free(a);
-    return right ? 2.0 * SIDE * SIDE * SIDE / best : 0;
-}
-
 /* a = b + s c over arrays larger than caches; three times their bytes per pass. Threads
    have a slice each, and first fill it, so that its memory is near them. */
 typedef struct {
@@ -284,7 +223,7 @@ static double triad_rate(int threads) {
 }
 
 void bench_machine_measure(bench_rates *rates, int threads) {
-    rates->sgemm = sgemm_rate(threads);
+    rates->sgemm = blas_sgemm_rate(threads);
     rates->bandwidth = triad_rate(threads);
 }
 
