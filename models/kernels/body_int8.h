@@ -66,18 +66,22 @@ static void int8_product(int64_t quads, const int8_block *w, const uint8_t *x,
 #define INT8_BELOW 0
 #else
 /* sdot has signs on both sides. As an instruction: compilers differ in where they let its
-   function be called. */
-INLINE vi int8_dot_native(vi sums, vi x, vi w) {
+   function be called, and in how an assembler is told that it may have it. */
+#ifdef __clang__
+#define INT8_TARGET __attribute__((target("dotprod")))
+#define SDOT "sdot %0.4s, %1.16b, %2.16b"
+#else
+#define INT8_TARGET
+#define SDOT ".arch armv8.2-a+dotprod\n\tsdot %0.4s, %1.16b, %2.16b"
+#endif
+INT8_TARGET INLINE vi int8_dot_native(vi sums, vi x, vi w) {
     const uint8x16_t bytes = vreinterpretq_u8_s32((int32x4_t)x);
     const int8x16_t below = vreinterpretq_s8_u8(veorq_u8(bytes, vdupq_n_u8(128)));
     const int8x16_t weights = vreinterpretq_s8_s32((int32x4_t)w);
     int32x4_t all = (int32x4_t)sums;
-    __asm__(".arch armv8.2-a+dotprod\n\tsdot %0.4s, %1.16b, %2.16b"
-            : "+w"(all)
-            : "w"(below), "w"(weights));
+    __asm__(SDOT : "+w"(all) : "w"(below), "w"(weights));
     return (vi)all;
 }
-#define INT8_TARGET
 #define INT8_DOT int8_dot_native
 #define INT8_BELOW 128
 #endif
