@@ -870,38 +870,18 @@ const attention_kind sh_i_clustered_kind =
           .cost = "N D B + N C L + (C S + N k) (D + Dv)",
           .summary =
               "clustered, with exact scores of each cluster's topk keys for every query",
-          .defaults = {.kind = SHOAL_I_CLUSTERED,
+          .defaults = {.kind = SHOAL_KIND_I_CLUSTERED,
                        .clusters = 100,
                        .topk = 32,
                        .bits = 63,
                        .rank = 16,
                        .iterations = 10,
                        .seed = 1},
-          .has_groups = 1,
+          .has_clusters = 1,
           .has_top_keys = 1,
           .has_seed = 1},
      .options = OPTION_TOPK | OPTION_GROUPS | OPTION_NORMALISER | OPTION_BITS |
                 OPTION_RANK | OPTION_ITERATIONS,
-     CLUSTERED_FUNCTIONS};
-
-/* i-clustered with groups=keys,normaliser=query and defaults of its own. */
-const attention_kind sh_q_clustered_kind =
-    {.info = {.name = "q-clustered-C",
-              .number = "clusters",
-              .cost = "N D B + N C L + (C S + N k) (D + Dv)",
-              .summary = "clustered, and each group's topk keys exactly for every query",
-              .defaults = {.kind = SHOAL_KIND_I_CLUSTERED,
-                           .clusters = 100,
-                           .topk = 64,
-                           .groups = SHOAL_GROUPS_KEYS,
-                           .normaliser = SHOAL_NORMALISER_QUERY,
-                           .rank = 16,
-                           .iterations = 6,
-                           .seed = 1},
-              .has_clusters = 1,
-              .has_top_keys = 1,
-              .has_seed = 1},
-     .options = OPTION_TOPK | OPTION_RANK | OPTION_ITERATIONS,
      CLUSTERED_FUNCTIONS};
 
 /* i-clustered with groups=keys,normaliser=query and defaults of its own. */

@@ -170,7 +170,9 @@ static shoal_error true_error(const attention_case *c) {
         free(out);
         exact_destroy(one);
     }
-    return (shoal_error){live, exact > 0 ? sqrt(difference / exact) : 0, largest};
+    return (shoal_error){.samples = live,
+                         .relative_error = exact > 0 ? sqrt(difference / exact) : 0,
+                         .largest_error = largest};
 }
 
 /* The default scale is rounded to float in the library and not in the reference. */
