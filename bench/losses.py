@@ -36,7 +36,8 @@ BATCH = 16  # utterances
 def table(path):
     """The lines of a Kaldi file: {name: the line's remainder}."""
     with open(path, encoding="utf-8") as file:
-        return dict(line.rstrip("\n").partition(" ")[::2] for line in file if line.strip())
+        lines = [line.rstrip("\n") for line in file if line.strip()]
+    return dict(line.partition(" ")[::2] for line in lines)
 
 
 def utterances(folders):
@@ -70,8 +71,8 @@ def words_of(text):
 def align(reference, text):
     """Edits, and the runs of reference words without a counterpart: [(first, count)].
 
-    States: 0 a pair of words, 1 a word left out, 2 a word too many. The cost of an edit is
-    1, and entering state 1 or 2 costs a little more, so that gaps are few.
+    States: 0 a pair of words, 1 a word left out, 2 a word too many. The cost of an edit
+    is 1, and entering state 1 or 2 costs a little more, so that gaps are few.
     """
     opening, far = 1e-4, float("inf")
     rows = []
@@ -192,7 +193,8 @@ def difference(batches, kinds, first):
         drawn.append(sum(x for _, x in some) / sum(n for n, _ in some))
     drawn.sort()
     mean = sum(x for _, x in apart) / sum(n for n, _ in apart)
-    return [100 * x for x in (mean, drawn[DRAWS * 25 // 1000], drawn[DRAWS * 975 // 1000])]
+    ends = drawn[DRAWS * 25 // 1000], drawn[DRAWS * 975 // 1000]
+    return [100 * x for x in (mean, *ends)]
 
 
 def report(lines):
@@ -254,7 +256,8 @@ def main():
     options.kinds = options.kinds.split(",")
     if options.report:
         return report(read(options.report))
-    if not options.data or not options.model or (not options.out and options.show is None):
+    aimless = not options.out and options.show is None
+    if not options.data or not options.model or aimless:
         parser.error("DATA, --model and --out (or --show) are needed")
     everything = utterances(options.data)
     if options.show is not None:
@@ -268,7 +271,8 @@ def main():
             with open(options.out, "a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             joins += len(line["joins"])
-            lost = {k: sum(len(j["losses"][k]) for j in line["joins"]) for k in options.kinds}
+            lost = {kind: sum(len(join["losses"][kind]) for join in line["joins"])
+                    for kind in options.kinds}
             print(f"batch {number}: {joins} of {options.joins} joins; losses {lost}",
                   file=sys.stderr, flush=True)
         number += 1

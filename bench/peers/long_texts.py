@@ -35,7 +35,8 @@ def prepare(work, layers):
     import transformers
     torch.manual_seed(1)
     config = transformers.ModernBertConfig(
-        num_hidden_layers=layers, vocab_size=WORDS, max_position_embeddings=POSITIONS, pad_token_id=0,
+        num_hidden_layers=layers, vocab_size=WORDS,
+        max_position_embeddings=POSITIONS, pad_token_id=0,
         bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
     model = transformers.ModernBertModel(config)
     with torch.no_grad():  # larger than the small first weights: attention has peaks

@@ -147,7 +147,8 @@ def main():
         compare.many(random_strings(given.random, words=words))
         wrong += compare.report("random strings")
         draw = random.Random(2)
-        some = [text for i, text in enumerate(sentences(given.data)) if i % (50 * given.every) == 0]
+        some = [text for i, text in enumerate(sentences(given.data))
+                if i % (50 * given.every) == 0]
         compare.pairs(some + list(random_strings(given.random // 5, 3, words)), draw)
         wrong += compare.report("pairs and limits")
     sys.exit(1 if wrong else 0)
