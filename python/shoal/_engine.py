@@ -148,11 +148,6 @@ def _strides(layout: Layout) -> Any:
     return ctypes.pointer(Strides(*layout)) if any(layout) else None
 
 
-def _strides(layout: Layout) -> Any:
-    """A pointer to strides, or None for a contiguous array."""
-    return ctypes.pointer(Strides(*layout)) if any(layout) else None
-
-
 class NativePlan(OwnedPlan):
     """The plan of a single process."""
 

@@ -89,7 +89,7 @@ class Recogniser(LibraryHandle):
                 self._context, encoded, byref(options), byref(self._native)
             )
         )
-        info = library.shoal_recogniser_describe(self._native).contents.contents
+        info = library.shoal_recogniser_describe(self._native).contents
         self.path = os.fsdecode(info.path)
         self.step: int = info.step
         self.rate: int = info.features.rate

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import ctypes
 import os
 from collections.abc import Sequence
 from ctypes import byref
@@ -66,7 +65,7 @@ class TextModel(LibraryHandle):
                 self._context, encoded, kind, byref(self._native)
             )
         )
-        info = self._lib.shoal_finetuned_describe(self._native).contents.contents
+        info = self._lib.shoal_finetuned_describe(self._native).contents
         self.task: str = info.task.decode()
         self.dataset: str = info.dataset.decode()
         self.path = os.fsdecode(info.path)

@@ -45,7 +45,6 @@ EXCHANGE = CFUNCTYPE(
 )
 Transport._fields_ = [
     ("user", c_void_p),
-    ("user", c_void_p),
     ("rank", c_int32),
     ("ranks", c_int32),
     ("local_rank", c_int32),
@@ -59,7 +58,6 @@ Transport._fields_ = [
     ("gather_parts", PARTS),
     ("broadcast", BROADCAST),
     ("exchange", EXCHANGE),
-    ("reserved", c_void_p * 4),
     ("reserved", c_void_p * 4),
 ]
 
