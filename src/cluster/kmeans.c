@@ -329,12 +329,19 @@ static void make_tables(const kmeans_pass *pass, kmeans_tally *tally, int all) {
                tally->tables + (size_t)work->changed_list[i] * size, size);
 }
 
+/* Whether the thread has had a task of this assignment. Other works may have used its
+   tally since the last one. */
+static int took_part(const kmeans_work *work, const kmeans_tally *tally) {
+    return tally->owner == work && tally->round == work->round;
+}
+
 /* A thread's first task of an assignment: nothing is counted, and the tables are those of
    the new centres. */
 static void begin_round(const kmeans_pass *pass, kmeans_tally *tally) {
     const kmeans_work *work = pass->work;
     const int64_t C = work->clusters, counters = 64 * work->words;
-    const int is_first = tally->round < 0;
+    const int is_first = tally->owner != work;
+    tally->owner = work;
     tally->round = work->round;
     if (is_first) {
         memset(tally->net, 0, (size_t)(C * counters) * sizeof(int16_t));
@@ -357,7 +364,7 @@ static void begin_round(const kmeans_pass *pass, kmeans_tally *tally) {
 static void assign_task(void *shared, int64_t task, int thread) {
     const kmeans_pass *pass = shared;
     kmeans_tally *tally = &pass->work->tally[thread];
-    if (tally->round != pass->work->round)
+    if (!took_part(pass->work, tally))
         begin_round(pass, tally);
     for (int64_t block = task * TASK_BLOCKS; block < (task + 1) * TASK_BLOCKS; block++)
         if (block * HASH_BLOCK < pass->n)
@@ -378,8 +385,8 @@ static void gather_centre(const kmeans_pass *pass, int64_t c) {
         const kmeans_tally *tally = &pass->work->tally[pass->workers.self + t];
         const int16_t *net = tally->net + c * counters;
         const int32_t *flushed = tally->change + c * counters;
-        if (tally->round != pass->work->round)
-            continue; /* it had no task */
+        if (!took_part(pass->work, tally))
+            continue;
         change[counters] += tally->size_change[c];
         for (int64_t b = 0; b < counters && tally->moves[c]; b++)
             change[b] += net[b];
@@ -538,7 +545,7 @@ void sh_kmeans_start(kmeans_pass *pass) {
         pass->groups[i] = -1;
     work->round = 0;
     for (int t = 0; t < pass->workers.threads; t++)
-        work->tally[pass->workers.self + t].round = -1;
+        work->tally[pass->workers.self + t].owner = NULL;
 }
 
 void sh_kmeans_assign(kmeans_pass *pass) {

@@ -75,7 +75,8 @@ typedef struct {
     int32_t *size_change;        /* [C] */
     int32_t *change;             /* [C][64 W]: what was flushed */
     uint8_t *flushed;            /* [C]: whether anything was */
-    int round;                   /* of the work, when the thread last had a task */
+    const void *owner;           /* kmeans_work whose counts these are, or NULL */
+    int round;                   /* of that work, when the thread last had a task */
     uint64_t *centres;           /* [C][W]: those that its tables are of */
     uint8_t *tables;             /* [C][16 W][16] */
     uint8_t *changed_tables;     /* [changed_count][16 W][16] */
