@@ -780,10 +780,11 @@ static void *show_progress(void *unused) {
 
 void progress_begin(double silent_seconds) {
     const char *between = getenv("SHOAL_PROGRESS");
+    if (progress.running || own_rank > 0)
+        return;
     progress.terminal = isatty(STDERR_FILENO);
     progress.between = between && *between ? strtod(between, NULL) : 30;
-    if (progress.running || own_rank > 0 ||
-        (!progress.terminal && !(progress.between > 0)))
+    if (!progress.terminal && !(progress.between > 0))
         return;
     progress.stop = progress.shown = false;
     if (progress.begun == 0) {
