@@ -522,8 +522,9 @@ static shoal_sizes numbers_of(const shoal_plan *plan, int64_t n, int64_t S,
     size.M = max(1, min(a.keyclusters, seen));
     size.k = min(a.topk, seen);
     for (int i = 0; i < 3; i++)
-        size.k_of[i] = plan->asked.topk == SHOAL_BY_SIZE ? min(topk_of(&a, &plan->problem, n, i), size.k)
-                                                         : size.k;
+        size.k_of[i] = plan->asked.topk == SHOAL_BY_SIZE
+                           ? min(topk_of(&a, &plan->problem, n, i), size.k)
+                           : size.k;
     size.p = min(max(a.pool, size.k), seen);
     size.block = (int)min(a.block, max(1, n));
     size.points = points_of(n, size.block);
@@ -753,21 +754,20 @@ static void resolve(const shoal_problem *problem, shoal_attention *a) {
         a->keyclusters = (int32_t)(second ? min(24, max(8, S / 480 * 8))
                                           : min(48, max(8, wide * S / 640 * 8)));
     if (a->topk == SHOAL_BY_SIZE) { /* a shorter sequence's are never more */
-        const int32_t eighth = N < 1024 ? 12 : wide == 2 ? 20 : second || N < 8192 ? 14
-                                                                                   : 16;
+        const int32_t eighth = N < 1024             ? 12
+                               : wide == 2          ? 20
+                               : second || N < 8192 ? 14
+                                                    : 16;
         a->topk = 8 * (int32_t)round(eighth * sqrt(sqrt(smaller)));
     }
     if (a->rank == SHOAL_BY_SIZE)
-        a->rank = (int32_t)max(1, wide == 1 ? min(16, D / 4)
-                                            : min(24, max(16, 3 * D / 16)));
+        a->rank =
+            (int32_t)max(1, wide == 1 ? min(16, D / 4) : min(24, max(16, 3 * D / 16)));
     if (a->block == SHOAL_BY_SIZE)
         a->block = N < 8192 ? 24 : 48;
     if (a->pool == SHOAL_BY_SIZE) {
         const int32_t least = second ? 160 : 256;
-        a->pool = (int32_t)((S < 1024   ? least
-                             : S < 8192 ? wide * 384
-                                        : 768) *
-                            smaller);
+        a->pool = (int32_t)((S < 1024 ? least : S < 8192 ? wide * 384 : 768) * smaller);
         a->pool = (int32_t)min(65535, max(a->pool, 2 * (int64_t)a->topk));
     }
     if (a->near == SHOAL_BY_SIZE || N != S)

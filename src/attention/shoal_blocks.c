@@ -149,15 +149,17 @@ static void pool_task(void *shared, int64_t j, int thread) {
         float spread = 0;
         for (int d = 0; d < r; d++)
             spread += variances[d] * z[d] * z[d];
-        job->sums->concentration[j] +=
-            expf(pool->missed[places[i]] - spread / 2 - whole);
+        job->sums->concentration[j] += expf(pool->missed[places[i]] - spread / 2 - whole);
     }
 }
 
 void sh_shoal_find_pools(const shoal_head *head, const shoal_clusters *clusters,
                          const shoal_sums *sums, const shoal_choices *choices,
                          team workers) {
-    block_job job = {.head = head, .clusters = clusters, .sums = sums, .choices = choices};
+    block_job job = {.head = head,
+                     .clusters = clusters,
+                     .sums = sums,
+                     .choices = choices};
     sh_team_run(workers, clusters->queries.used, pool_task, &job);
 }
 
@@ -510,7 +512,7 @@ int sh_shoal_score_members(const shoal_head *head, const shoal_clusters *cluster
     for (int a = 0; a < near; a++)
         for (int i = panel->count; i < width; i++)
             scores[a * width + i] = members->hidden[a * width + i] = no_score,
-            members->hidden_bends[a * width + i] = 0;
+                               members->hidden_bends[a * width + i] = 0;
     for (int i = 0; i < panel->count && near > 0; i++) {
         if (i + 1 < panel->count)
             prefetch_near(head, head->view.k, dim, members->queries[i + 1]);
