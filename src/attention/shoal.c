@@ -745,19 +745,18 @@ static void resolve(const shoal_problem *problem, shoal_attention *a) {
     const int wide = !second && D > 64 ? 2 : 1;
     int32_t advised = wide * (N < 1024 ? 8 : N < 8192 ? 16 : N < 16384 ? 24 : 32);
     if (!second && N >= 4096)
-        advised = wide * (N < 8192 ? 24 : 32);
+        advised = wide == 2 ? 96 : N < 8192 ? 24 : 32;
     if (a->clusters == SHOAL_BY_SIZE)
         a->clusters = advised;
     /* In smaller groups blocks are more alike. */
     const double smaller = fmin(1, (double)advised / a->clusters);
     if (a->keyclusters == SHOAL_BY_SIZE)
         a->keyclusters = (int32_t)(second ? min(24, max(8, S / 480 * 8))
-                                          : min(48, max(8, wide * S / 640 * 8)));
+                                          : min(wide * 48, max(8, wide * S / 640 * 8)));
     if (a->topk == SHOAL_BY_SIZE) { /* a shorter sequence's are never more */
-        const int32_t eighth = N < 1024             ? 12
-                               : wide == 2          ? 20
-                               : second || N < 8192 ? 14
-                                                    : 16;
+        int32_t eighth = N < 1024 ? 12 : second || N < 8192 ? 14 : 16;
+        if (wide == 2 && N >= 1024)
+            eighth = N < 4096 ? 20 : 40;
         a->topk = 8 * (int32_t)round(eighth * sqrt(sqrt(smaller)));
     }
     if (a->rank == SHOAL_BY_SIZE)
@@ -766,8 +765,10 @@ static void resolve(const shoal_problem *problem, shoal_attention *a) {
     if (a->block == SHOAL_BY_SIZE)
         a->block = N < 8192 ? 24 : 48;
     if (a->pool == SHOAL_BY_SIZE) {
-        const int32_t least = second ? 160 : 256;
-        a->pool = (int32_t)((S < 1024 ? least : S < 8192 ? wide * 384 : 768) * smaller);
+        int32_t pool = S < 1024 ? second ? 160 : 256 : S < 8192 ? 384 : 768;
+        if (wide == 2 && S >= 1024)
+            pool = S < 3072 ? 768 : 1536;
+        a->pool = (int32_t)(pool * smaller);
         a->pool = (int32_t)min(65535, max(a->pool, 2 * (int64_t)a->topk));
     }
     if (a->near == SHOAL_BY_SIZE || N != S)
