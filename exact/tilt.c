@@ -41,14 +41,14 @@ struct exact_tilt {
     double *tilts, *dtilts; /* [M] */
     double *dz;             /* [rank] */
     /* The third form: */
-    double *bends, *dbends;         /* [M]: u */
-    double *omega;                  /* [S] */
-    double *centres, *variances;    /* [M][rank]: y_m, var_m */
-    double *firsts;                 /* [S]: e^(s_l + t_m) over the softmax's sum */
-    double *base;                   /* [S]: the softmax, before the dipole */
-    double mass;                    /* a */
-    double *query;                  /* [dim]: the mean one */
-    double *averages;               /* [M]: of slopes, weighted by omega */
+    double *bends, *dbends;      /* [M]: u */
+    double *omega;               /* [S] */
+    double *centres, *variances; /* [M][rank]: y_m, var_m */
+    double *firsts;              /* [S]: e^(s_l + t_m) over the softmax's sum */
+    double *base;                /* [S]: the softmax, before the dipole */
+    double mass;                 /* a */
+    double *query;               /* [dim]: the mean one */
+    double *averages;            /* [M]: of slopes, weighted by omega */
 };
 
 struct exact_tilt *exact_tilt_create(const shoal_attention *attention, int64_t keys,
@@ -64,15 +64,14 @@ struct exact_tilt *exact_tilt_create(const shoal_attention *attention, int64_t k
     if (!tilt)
         return NULL;
     double *next = (double *)(tilt + 1);
-    double **const parts[] = {&tilt->coordinates, &tilt->weights, &tilt->sums,
-                              &tilt->zmeans,       &tilt->d,       &tilt->dd,
-                              &tilt->tilts,       &tilt->dtilts,  &tilt->dz,
-                              &tilt->bends,       &tilt->dbends,  &tilt->omega,
-                              &tilt->centres,     &tilt->variances,
-                              &tilt->firsts,      &tilt->base,    &tilt->query,
-                              &tilt->averages};
-    const int64_t counts[] = {keys * r, keys, M,     M * r, r,    r,    M,   M, r,
-                              M,        M,    keys,  M * r, M * r, keys, keys, dim, M};
+    double **const parts[] = {&tilt->coordinates, &tilt->weights,   &tilt->sums,
+                              &tilt->zmeans,      &tilt->d,         &tilt->dd,
+                              &tilt->tilts,       &tilt->dtilts,    &tilt->dz,
+                              &tilt->bends,       &tilt->dbends,    &tilt->omega,
+                              &tilt->centres,     &tilt->variances, &tilt->firsts,
+                              &tilt->base,        &tilt->query,     &tilt->averages};
+    const int64_t counts[] = {keys * r, keys, M,    M * r, r,     r,    M,    M,   r,
+                              M,        M,    keys, M * r, M * r, keys, keys, dim, M};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++, next += counts[i - 1])
         *parts[i] = next;
     tilt->sizes = (int64_t *)next;
@@ -234,9 +233,8 @@ static bool is_shared(const exact_head *head, int64_t i, int64_t l) {
 }
 
 static double sigma_of(const exact_head *head, int64_t i, int32_t m) {
-    return head->shares
-               ? (double)head->shares[head->groups[i] * head->share_stride + m]
-               : 0;
+    return head->shares ? (double)head->shares[head->groups[i] * head->share_stride + m]
+                        : 0;
 }
 
 /* d.(z_l - y_m) */
@@ -284,8 +282,8 @@ static void dipole_gradient(exact_head *head, int64_t i, const double *dweights,
     double h = 0, *average = t->averages;
     for (int64_t l = 0; l < head->keys; l++)
         if (head->key_clusters[l] >= 0)
-            h += sigma_of(head, i, head->key_clusters[l]) * t->omega[l] *
-                 along(head, l) * dweights[l];
+            h += sigma_of(head, i, head->key_clusters[l]) * t->omega[l] * along(head, l) *
+                 dweights[l];
     for (int64_t l = 0; l < head->keys; l++) {
         const int32_t m = head->key_clusters[l];
         if (m < 0)
@@ -315,8 +313,8 @@ static void dipole_gradient(exact_head *head, int64_t i, const double *dweights,
         slopes[l] = with * along(head, l);
         for (int64_t r = 0; r < R; r++) {
             const double apart = t->coordinates[l * R + r] - t->centres[m * R + r];
-            const double dvariance =
-                t->weighted[m] ? t->dbends[m] * t->d[r] * t->d[r] / 2 : 0;
+            const double dvariance = t->weighted[m] ? t->dbends[m] * t->d[r] * t->d[r] / 2
+                                                    : 0;
             slopes[l] += dvariance * apart * apart;
             const double dz = t->omega[l] * (with * t->d[r] + 2 * dvariance * apart);
             for (int64_t d = 0; d < head->dim; d++)

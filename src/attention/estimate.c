@@ -406,8 +406,7 @@ static shoal_status estimate(const attention_call *call, const float *out,
         return SHOAL_OK;
     TRY(create_guide(call, out, live, wanted < live, &guided));
     error_rows rows = {.dim = call->plan->problem.value_dim};
-    void *memory =
-        sh_allocate_parts(call->plan->context, place_errors, &rows, NULL);
+    void *memory = sh_allocate_parts(call->plan->context, place_errors, &rows, NULL);
     if (memory) {
         const sample total = compare_samples(call, out, &guided, live, wanted, seed,
                                              rows.errors, rows.sums);

@@ -491,13 +491,14 @@ static int points_of(int64_t N, int64_t block) {
     return (int)max(1, min(most, block / 2));
 }
 
-/* Keys of X in a sequence of n queries: attention that is spread over many keys needs
-   fewer of them exact, since the others follow the query. `at`: 0 for spread, 2 for
-   concentrated attention. */
-static int64_t topk_of(const shoal_attention *a, int64_t n, int at) {
+/* Keys of X by the concentration of attention: where it is spread over many keys, fewer
+   exact ones do, since the others follow the query. `at`: 0 for spread, 2 for
+   concentrated attention. Short sequences and wide heads have the same number always. */
+static int64_t topk_of(const shoal_attention *a, const shoal_problem *problem, int64_t n,
+                       int at) {
     static const int64_t eighths[3] = {4, 6, 8};
-    (void)n;
-    return a->form == 2 ? a->topk : max(1, a->topk * eighths[at] / 8);
+    const int adapts = a->form != 2 && n >= 1024 && problem->dim <= 64;
+    return adapts ? max(1, a->topk * eighths[at] / 8) : a->topk;
 }
 
 static shoal_attention resolved(const shoal_plan *plan, int64_t n, int64_t S) {
@@ -521,8 +522,9 @@ static shoal_sizes numbers_of(const shoal_plan *plan, int64_t n, int64_t S,
     size.M = max(1, min(a.keyclusters, seen));
     size.k = min(a.topk, seen);
     for (int i = 0; i < 3; i++)
-        size.k_of[i] = plan->asked.topk == SHOAL_BY_SIZE ? min(topk_of(&a, n, i), size.k)
-                                                         : size.k;
+        size.k_of[i] = plan->asked.topk == SHOAL_BY_SIZE
+                           ? min(topk_of(&a, &plan->problem, n, i), size.k)
+                           : size.k;
     size.p = min(max(a.pool, size.k), seen);
     size.block = (int)min(a.block, max(1, n));
     size.points = points_of(n, size.block);
@@ -739,33 +741,34 @@ int64_t shoal_plan_exact_keys(const shoal_plan *plan, const void *state, int64_t
 static void resolve(const shoal_problem *problem, shoal_attention *a) {
     const int64_t N = problem->queries, S = problem->keys, D = problem->dim;
     const int second = a->form == 2;
-    const int32_t advised = second ? N < 1024    ? 8
-                                     : N < 8192  ? 16
-                                     : N < 16384 ? 24
-                                                 : 32
-                            : N < 1024 ? 8
-                            : N < 4096 ? 16
-                            : N < 8192 ? 24
-                                       : 32;
+    /* Beside the products of wide heads, choosing costs little: more of everything. */
+    const int wide = !second && D > 64 ? 2 : 1;
+    int32_t advised = wide * (N < 1024 ? 8 : N < 8192 ? 16 : N < 16384 ? 24 : 32);
+    if (!second && N >= 4096)
+        advised = wide == 2 ? 96 : N < 8192 ? 24 : 32;
     if (a->clusters == SHOAL_BY_SIZE)
         a->clusters = advised;
     /* In smaller groups blocks are more alike. */
     const double smaller = fmin(1, (double)advised / a->clusters);
     if (a->keyclusters == SHOAL_BY_SIZE)
         a->keyclusters = (int32_t)(second ? min(24, max(8, S / 480 * 8))
-                                          : min(48, max(8, S / 640 * 8)));
-    if (a->topk == SHOAL_BY_SIZE) /* a shorter sequence's are never more */
-        a->topk = 8 * (int32_t)round((N < 1024              ? 12
-                                      : second || N < 8192 ? 14
-                                                           : 16) *
-                                     sqrt(sqrt(smaller)));
+                                          : min(wide * 48, max(8, wide * S / 640 * 8)));
+    if (a->topk == SHOAL_BY_SIZE) { /* a shorter sequence's are never more */
+        int32_t eighth = N < 1024 ? 12 : second || N < 8192 ? 14 : 16;
+        if (wide == 2 && N >= 1024)
+            eighth = N < 4096 ? 20 : 40;
+        a->topk = 8 * (int32_t)round(eighth * sqrt(sqrt(smaller)));
+    }
     if (a->rank == SHOAL_BY_SIZE)
-        a->rank = (int32_t)max(1, second || D <= 64 ? min(16, D / 4)
-                                                    : min(24, max(16, 3 * D / 16)));
+        a->rank =
+            (int32_t)max(1, wide == 1 ? min(16, D / 4) : min(24, max(16, 3 * D / 16)));
     if (a->block == SHOAL_BY_SIZE)
         a->block = N < 8192 ? 24 : 48;
     if (a->pool == SHOAL_BY_SIZE) {
-        a->pool = (int32_t)((S < 1024 ? 160 : S < 8192 ? 384 : 768) * smaller);
+        int32_t pool = S < 1024 ? second ? 160 : 256 : S < 8192 ? 384 : 768;
+        if (wide == 2 && S >= 1024)
+            pool = S < 3072 ? 768 : 1536;
+        a->pool = (int32_t)(pool * smaller);
         a->pool = (int32_t)min(65535, max(a->pool, 2 * (int64_t)a->topk));
     }
     if (a->near == SHOAL_BY_SIZE || N != S)

@@ -99,13 +99,15 @@ static void load_pool(const shoal_head *head, const shoal_clusters *clusters,
     }
 }
 
-/* Log of the sum of all keys' weights for the centroid. */
-static float log_of_all(const shoal_pool *pool, int64_t M) {
+/* Log of the sum of all keys' weights for centroid j. */
+static float log_of_all(const shoal_head *head, const shoal_sums *sums, int64_t j) {
+    const int64_t M = head->size.M;
+    const float *tops = sums->top + j * M, *mass = sums->mass + j * M;
     float top = LOWEST_SCORE, sum = 0;
     for (int64_t m = 0; m < M; m++)
-        top = pool->logs[m] > top ? pool->logs[m] : top;
+        top = mass[m] > 0 && tops[m] > top ? tops[m] : top;
     for (int64_t m = 0; m < M; m++)
-        sum += expf(pool->logs[m] - top);
+        sum += mass[m] > 0 ? mass[m] * expf(tops[m] - top) : 0;
     return top + logf(sum);
 }
 
@@ -133,19 +135,31 @@ static void pool_task(void *shared, int64_t j, int thread) {
     job->sums->concentration[j] = 0;
     if (head->size.k_of[0] == head->size.k)
         return;
+    /* A candidate's score is the centroid's, and half the spread of the members'. */
+    const int r = head->size.dims;
+    const float *variances = job->clusters->variances + j * r;
+    const float whole = log_of_all(head, job->sums, j);
     int32_t places[SHOAL_FOREMOST];
     const int32_t best = (int32_t)min(SHOAL_FOREMOST, count);
-    load_pool(head, job->clusters, job->sums, job->choices, j, pool);
-    const float whole = log_of_all(pool, head->size.M);
-    head->kernels->largest(pool->scores, count, best, places);
-    for (int32_t i = 0; i < best; i++)
-        job->sums->concentration[j] += expf(pool->scores[places[i]] - whole);
+    for (int32_t i = 0; i < count; i++)
+        pool->missed[i] = candidate_score(list[i]);
+    head->kernels->largest(pool->missed, count, best, places);
+    for (int32_t i = 0; i < best; i++) {
+        const float *z = job->clusters->coordinates + (int64_t)keys[places[i]] * r;
+        float spread = 0;
+        for (int d = 0; d < r; d++)
+            spread += variances[d] * z[d] * z[d];
+        job->sums->concentration[j] += expf(pool->missed[places[i]] - spread / 2 - whole);
+    }
 }
 
 void sh_shoal_find_pools(const shoal_head *head, const shoal_clusters *clusters,
                          const shoal_sums *sums, const shoal_choices *choices,
                          team workers) {
-    block_job job = {.head = head, .clusters = clusters, .sums = sums, .choices = choices};
+    block_job job = {.head = head,
+                     .clusters = clusters,
+                     .sums = sums,
+                     .choices = choices};
     sh_team_run(workers, clusters->queries.used, pool_task, &job);
 }
 
@@ -168,7 +182,7 @@ static void find_shares(const shoal_head *head, const shoal_clusters *clusters,
     const int64_t M = head->size.M;
     const int32_t kept = (int32_t)min(head->size.k, pool->count);
     float *shares = sums->shares + j * M, sum = 0;
-    const float whole = log_of_all(pool, M);
+    const float whole = log_of_all(head, sums, j);
     for (int64_t m = 0; m < M; m++)
         shares[m] = expf(pool->logs[m] - whole);
     for (int32_t i = 0; i < pool->count; i++)
@@ -498,7 +512,7 @@ int sh_shoal_score_members(const shoal_head *head, const shoal_clusters *cluster
     for (int a = 0; a < near; a++)
         for (int i = panel->count; i < width; i++)
             scores[a * width + i] = members->hidden[a * width + i] = no_score,
-            members->hidden_bends[a * width + i] = 0;
+                               members->hidden_bends[a * width + i] = 0;
     for (int i = 0; i < panel->count && near > 0; i++) {
         if (i + 1 < panel->count)
             prefetch_near(head, head->view.k, dim, members->queries[i + 1]);

@@ -53,10 +53,10 @@
    no larger. N, S and blocks are the arrays'. */
 typedef struct {
     int64_t C, M, N, S;
-    int64_t k;      /* keys of X */
+    int64_t k;       /* keys of X */
     int64_t k_of[3]; /* k by the concentration of attention (sh_shoal_topk) */
-    int64_t p;      /* keys of a pool */
-    int64_t blocks; /* at most */
+    int64_t p;       /* keys of a pool */
+    int64_t blocks;  /* at most */
     int block, points, near;
     int each; /* members that a point is the mean of */
     int leaf; /* members that are alike enough to be in any order */
@@ -165,9 +165,9 @@ void sh_shoal_restore_clusters(const shoal_head *head, shoal_clusters *clusters,
 
 typedef struct {
     /* Kept: */
-    float *top;  /* [C][M]: largest s_jl of the cluster */
-    float *mass; /* [C][M]: sum of e^(s_jl - top) */
-    float *wide; /* [C][M][Dv + r]: the same of e^(..) (v_l, z_l) */
+    float *top;    /* [C][M]: largest s_jl of the cluster */
+    float *mass;   /* [C][M]: sum of e^(s_jl - top) */
+    float *wide;   /* [C][M][Dv + r]: the same of e^(..) (v_l, z_l) */
     float *shares; /* [C][M]: sigma, third form */
     /* Candidates for the pool, from each chunk of key clusters: */
     uint64_t *candidates; /* [C][SHOAL_CHUNKS][p] */

@@ -230,9 +230,9 @@ static void moment_backward_task(void *shared, int64_t m, int thread) {
                             own->cov);
     head->kernels->dots(Dv, r, own->cov, Dv, moments->means + m * wide, false,
                         own->along);
-    const float mean = ordered_dot(own->cov, moments->cov + m * size, size) +
-                       ordered_dot(job->gradients->variances + m * r,
-                                   moments->variances + m * r, r);
+    const float mean =
+        ordered_dot(own->cov, moments->cov + m * size, size) +
+        ordered_dot(job->gradients->variances + m * r, moments->variances + m * r, r);
     for (int64_t at = clusters->keys.offsets[m]; at < last; at += KEY_BLOCK) {
         const int count = (int)min(KEY_BLOCK, last - at);
         const key_block *keys = load_weights(job, m, at, count, thread);
