@@ -1,6 +1,6 @@
-/* shoal attend under a launcher: each rank maps the files and works on its own run of
-   positions; the first has the whole outputs, into which the others' rows come head by
-   head. */
+/* shoal attend under a launcher: each rank maps the files and computes a contiguous
+   part of the positions. Rank 0 holds the complete outputs and receives the rows of the
+   others head by head. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ typedef struct {
     int64_t first_query, queries, first_key, keys;
 } rank_part;
 
-/* What a rank holds beside what the first one does. */
+/* Buffers of one rank. */
 typedef struct {
     attend_job *job;
     rank_part part;
@@ -19,7 +19,7 @@ typedef struct {
     shoal_strides strides[4]; /* of q, k, v and out, where they are not contiguous */
     shoal_inputs inputs;
     shoal_gradients gradients;
-    void *copies[8]; /* to be given back */
+    void *copies[8]; /* to be freed */
     int copy_count;
 } rank_work;
 
@@ -32,12 +32,12 @@ static rank_part part_of_rank(const attend_job *job, int rank) {
                        .keys = (rank + 1) * S / ranks - rank * S / ranks};
 }
 
-/* Memory that is given back at the end. */
+/* Memory that is freed at the end. */
 static void *reserve_rows(rank_work *work, int64_t rows, size_t row) {
     return work->copies[work->copy_count++] = reserve((size_t)rows, row);
 }
 
-/* Rows first .. of [units][all][row], one below the other; NULL where there is no
+/* Copies rows first .. first + count of [units][all][row]; NULL if there is no
    array. */
 static void *copy_rows(rank_work *work, const void *array, int64_t units, int64_t all,
                        int64_t first, int64_t count, size_t row) {
@@ -73,9 +73,9 @@ static shoal_strides whole_strides(int64_t heads, int64_t positions, int64_t fea
     return (shoal_strides){heads * positions * features, positions * features, features};
 }
 
-/* The first rank reads and writes the whole arrays, whose first rows are its own; the
-   others read the files too. Only where gradients are wanted, which have the strides of
-   what they belong to, do they copy their rows. */
+/* Rank 0 uses the complete arrays, whose first rows are its own; the others map the
+   files too. They copy their rows only for gradients, which have the strides of their
+   inputs. */
 static void load_inputs(rank_work *work) {
     const attend_job *job = work->job;
     const shoal_problem *whole = &job->problem;
@@ -116,7 +116,7 @@ static void load_inputs(rank_work *work) {
         work->problem.out_strides = &work->strides[3];
 }
 
-/* The other ranks' outputs are their rows alone. */
+/* On other ranks the outputs have only their own rows. */
 static void reserve_outputs(rank_work *work) {
     attend_job *job = work->job;
     const shoal_problem *part = &work->problem;
@@ -138,8 +138,8 @@ static void reserve_outputs(rank_work *work) {
 
 /* ---- Outputs ----------------------------------------------------------------------- */
 
-/* An output as the ranks have it: [units][rows][row bytes], of queries or of keys. The
-   first rank's is the whole, with its own rows in place. */
+/* An output of a rank: [units][rows][row bytes], of queries or of keys. Rank 0 has the
+   complete array with its own rows in place. */
 typedef struct {
     char *data;
     int64_t units;
@@ -152,8 +152,8 @@ static int64_t rows_of_rank(const attend_job *job, const rank_rows *rows, int ra
     return rows->of_keys ? part.keys : part.queries;
 }
 
-/* The others' rows come into the first rank's array, behind its own: unit by unit, since
-   a unit's rows lie together there. */
+/* Receives the rows of the others into rank 0's array, unit by unit, because the rows
+   of a unit are contiguous there. */
 static void collect(const attend_job *job, const rank_rows *rows) {
     shoal_transport *ranks = job->ranks;
     const int64_t own = rows_of_rank(job, rows, ranks->rank);
@@ -209,12 +209,12 @@ void attend_over_ranks(attend_job *job) {
     shoal_plan *plan;
     job->slices = 1;
     if (job->problem.dtype != SHOAL_DTYPE_FLOAT32)
-        die(EXIT_BAD_INPUT, "%s is float16: over several processes arrays are float32",
+        die(EXIT_BAD_INPUT, "%s is float16; several processes need float32 arrays",
             job->input_paths[INPUT_Q]);
     if (job->check_samples > 0 || job->shared)
-        die(EXIT_USAGE, "over several processes there is no --check, and no kind whose "
-                        "keys are the queries");
-    /* Shapes, and the first rows of the arrays. */
+        die(EXIT_USAGE, "several processes support neither --check nor kinds that use "
+                        "the queries as keys");
+    /* Digest of the shapes and the first rows of the arrays. */
     uint64_t digest = 1;
     for (int i = 0; i < INPUTS; i++) {
         const shoal_array *input = &job->inputs[i];

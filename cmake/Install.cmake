@@ -1,7 +1,7 @@
 # Libraries, archives, headers, program, CMake package and pkg-config files.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/shoal)
-# The prefix is found from the files' own place, so that the tree can be moved.
+# The prefix is computed relative to the file, so that the installed tree can be moved.
 file(RELATIVE_PATH pc_to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig
     ${CMAKE_INSTALL_PREFIX})
 

@@ -1,4 +1,4 @@
-/* Whisper from its definition: convolutions, encoder and decoder. E: width of both. */
+/* Whisper by its definition: convolutions, encoder and decoder. E: width of both. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,14 +7,15 @@
 
 enum { TAPS = 3, NAME = 96 };
 
-/* Rows on their way through the layers. R: rows at most, those of the audio included. */
+/* Buffers of a pass through the layers. R: maximum number of rows, those of the audio
+   included. */
 typedef struct {
     const exact_whisper *model;
     int64_t width;
     double *memory;
     double *normed, *q, *k, *v, *mixed, *out; /* [R][E] */
     double *wide;                             /* [R][4 E] */
-    bool failed; /* a weight is missing or memory ran out: what follows means nothing */
+    bool failed; /* a weight is missing or memory ran out: results are invalid */
 } pass;
 
 static pass pass_begin(const exact_whisper *model, int64_t rows) {
@@ -73,8 +74,8 @@ static void norm(pass *p, const char *prefix, const char *name, int64_t rows,
 
 /* ---- Layers ------------------------------------------------------------------------ */
 
-/* The head whose features begin at `at`: over all keys, or for query r over the first
-   r + 1. */
+/* One head, whose features begin at `at`: over all keys, or causal, where query r sees
+   the first r + 1. */
 static void attend(pass *p, int64_t rows, int64_t keys, int64_t at, int64_t dim,
                    bool causal) {
     const shoal_attention full = {.kind = SHOAL_KIND_FULL};
@@ -152,12 +153,12 @@ static void convolve(pass *p, const char *name, const double *x, int64_t inputs,
         }
 }
 
-/* ---- The two halves ---------------------------------------------------------------- */
+/* ---- Encoder and decoder ---------------------------------------------------------- */
 
 bool exact_whisper_encode(const exact_whisper *model, const double *features,
                           double *out) {
     const int64_t width = model->width, rows = model->positions, frames = 2 * rows;
-    pass p = pass_begin(model, frames); /* the first convolution has as many columns */
+    pass p = pass_begin(model, frames); /* the first convolution has this many columns */
     const double *positions = require(&p, "encoder.", "positional_embedding", "");
     convolve(&p, "conv1", features, model->mels, frames, 1, p.q);
     convolve(&p, "conv2", p.q, width, frames, 2, p.k);

@@ -1,9 +1,9 @@
-/* Texts become vectors, and their similarity is the cosine.
+/* Vectors of texts, and their cosine similarity.
 
        embed MODEL TEXT TEXT ...
 
-   MODEL is the Hugging Face folder of a BERT, RoBERTa or ModernBERT. Prints the cosine of
-   the first text's vector with each of the others'. */
+   MODEL is the Hugging Face folder of a BERT, RoBERTa or ModernBERT. Prints the cosine
+   of the first text's vector with each of the others. */
 #include <shoal_models.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +11,8 @@
 int main(int count, char **arguments) {
     const shoal_text_encoder_options options = {.size =
                                                     sizeof(shoal_text_encoder_options),
-                                                .normalize = 1}; /* attention: full */
+                                                .normalize =
+                                                    1}; /* full attention by default */
     const int64_t texts = count - 2;
     shoal_context *context;
     shoal_text_encoder *encoder = NULL;

@@ -1,5 +1,5 @@
-/* A recogniser that was trained (train_speech.c, `shoal train speech`) prints the units
-   of recordings with the second at which each begins.
+/* A trained recogniser (train_speech.c, `shoal train speech`) prints the units of
+   recordings with the start of each in seconds.
 
        recognise RUN RECORDING ...
 
@@ -17,7 +17,7 @@ int main(int count, char **arguments) {
         fprintf(stderr, "usage: recognise RUN RECORDING ...\n");
         return 2;
     }
-    options.attention = NULL; /* the kind that it was trained with; or "full", "shoal" */
+    options.attention = NULL; /* the kind used in training; or "full", "shoal" */
     shoal_status status = shoal_context_create(NULL, &context);
     if (status == SHOAL_OK)
         status = shoal_recogniser_open(context, arguments[1], &options, &recogniser);

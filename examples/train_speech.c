@@ -1,12 +1,12 @@
-/* A recogniser is trained on a data folder, as Kaldi keeps its data, and evaluated with
-   another kind of attention than it was trained with.
+/* Trains a recogniser on a data folder in Kaldi's format, and evaluates it with another
+   kind of attention than the one used in training.
 
        train_speech DATA RUN [FIELD=VALUE ...]
 
-   DATA has the folders train, dev and test. RUN keeps checkpoint, best model and log: a
-   program that was killed goes on from there when it is started again with the same
-   arguments, to the same bits. Any field of `shoal train speech DATA --print-config` may
-   be set, such as labels=phones.  */
+   DATA has the folders train, dev and test. RUN holds checkpoint, best model and log:
+   after an interruption, the same command continues from there, with the same bits as
+   an uninterrupted run. Any field of `shoal train speech DATA --print-config` may be
+   set, such as labels=phones. */
 #include <shoal_train.h>
 #include <signal.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static void warn(void *user, const char *text) {
     fprintf(stderr, "%s\n", text);
 }
 
-/* "FIELD=VALUE" as a setting; the text is cut in two. */
+/* Splits "FIELD=VALUE" in place. */
 static int split(char *text, shoal_setting *setting) {
     char *value = strchr(text, '=');
     if (!value)
@@ -45,7 +45,7 @@ static int split(char *text, shoal_setting *setting) {
     return 1;
 }
 
-/* The best model with the kind that it has learnt with, and with one in linear time. */
+/* The best model with the kind used in training, and with one in linear time. */
 static shoal_status evaluate(shoal_context *context, const char *run, const char *test,
                              const shoal_speech_train_config *config) {
     shoal_evaluation_options options = shoal_evaluation_options_defaults();
@@ -89,7 +89,7 @@ int main(int count, char **arguments) {
     options.folder = arguments[2];
     options.resume = 1;
     options.save_seconds = 10;
-    options.settings = settings; /* must be those of a run that goes on */
+    options.settings = settings; /* must be the same when a run continues */
     options.setting_count = count - 3;
     options.callbacks = (shoal_train_callbacks){.progress = show,
                                                 .message = warn,
@@ -99,9 +99,9 @@ int main(int count, char **arguments) {
         status = split(arguments[i], &settings[i - 3])
                      ? shoal_config_set(context, task, &config, settings[i - 3].name,
                                         settings[i - 3].value)
-                     : shoal_context_fail(context, SHOAL_INVALID, "%s: no FIELD=VALUE",
-                                          arguments[i]);
-    signal(SIGINT, interrupt); /* leaves a run that can go on */
+                     : shoal_context_fail(context, SHOAL_INVALID,
+                                          "%s: it must be FIELD=VALUE", arguments[i]);
+    signal(SIGINT, interrupt); /* leaves a run that can be resumed */
     if (status == SHOAL_OK)
         status = shoal_train_run(context, task, &config, &options, &result);
     if (status == SHOAL_OK)

@@ -1,16 +1,16 @@
-/* A recording becomes text, segment by segment.
+/* Transcribes a recording, segment by segment.
 
        transcribe MODEL RECORDING [ATTENTION]
 
-   MODEL is a ggml file of Whisper's, RECORDING a WAV, FLAC, OGG or MP3 file, ATTENTION
-   the encoder's, such as shoal (full if it is left out). */
+   MODEL is a ggml file of a Whisper model, RECORDING a WAV, FLAC, OGG or MP3 file,
+   ATTENTION the kind in the encoder, such as shoal (default: full). */
 #include <shoal_speech.h>
 #include <stdio.h>
 
 static int print_segment(void *user, const shoal_segment *segment) {
     (void)user;
     printf("%7.2f %7.2f %s\n", segment->begin, segment->end, segment->text);
-    return 0; /* go on */
+    return 0; /* continue */
 }
 
 int main(int count, char **arguments) {

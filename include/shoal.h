@@ -162,6 +162,19 @@ SHOAL_API void shoal_context_destroy(shoal_context *context); /* NULL is valid *
 /* Message of the last call that failed, "" before any; valid until the next call. */
 SHOAL_API const char *shoal_context_message(const shoal_context *context);
 SHOAL_API int shoal_context_threads(const shoal_context *context);
+
+/* Runs the context's work on threads of the program's instead of the context's own, for a
+   program whose threads wait actively and would take the cores from Shoal's, as those of
+   OpenMP do. parallel(body, data, threads, 0) calls body(data) on up to so many threads
+   at once and returns when all have returned; thread_number() is the number of the thread
+   that calls it from there, from 0. These are GOMP_parallel, which GCC's and LLVM's
+   OpenMP libraries have, and omp_get_thread_num. Results have the same bits. Both NULL:
+   the context's own threads again. A forked process has its own. */
+SHOAL_API shoal_status
+shoal_context_borrow_threads(shoal_context *context,
+                             void (*parallel)(void (*body)(void *data), void *data,
+                                              unsigned threads, unsigned flags),
+                             int (*thread_number)(void));
 SHOAL_API const char *shoal_context_isa(const shoal_context *context);
 SHOAL_API int shoal_context_crossover(const shoal_context *context);
 
@@ -231,6 +244,9 @@ typedef struct {
     int32_t pool;    /* keys of a cluster from which its blocks choose */
     int32_t near;    /* also exact: keys up to so many positions before and after a
                             query, if there are as many keys as queries */
+    int32_t form;    /* 3; or 2, the algorithm of files that spell no form: without
+                            second-order weights and the dipole of the values, and with
+                            other numbers by size */
     float tolerance; /* auto: the largest accepted relative error; 0: no limit */
     uint64_t seed;
     int32_t reserved[8];
@@ -265,7 +281,8 @@ SHOAL_API shoal_status shoal_attention_parse(shoal_context *context, const char 
 /* The same for a spelling read from a file, which keeps the meaning it had when the file
    was written: shoal-C:keyclusters=0 is q-clustered-C. is_complete: nonzero if the file
    spells every option, as shoal_attention_print_all does; then a spelling without
-   keyclusters is older than that option, and shoal-C is q-clustered-C as well. */
+   keyclusters is older than that option, and shoal-C is q-clustered-C as well; one that
+   spells no form is of the second form, shoal-C:form=2. */
 SHOAL_API shoal_status shoal_attention_parse_stored(shoal_context *context,
                                                     const char *text, int is_complete,
                                                     shoal_attention *attention);
@@ -444,6 +461,9 @@ typedef struct {
     double relative_error; /* |out - exact| / |exact|, each as one long vector; 0 for
                               0/0 */
     double largest_error;  /* largest absolute difference */
+    double centred_error;  /* |e - mean e| / |exact - mean exact|, e = out - exact, means
+                             over the queries of a head: the error of what distinguishes
+                             queries; 0 for 0/0 */
 } shoal_error;
 
 /* Estimates the error of an output: computes exact attention in double precision for

@@ -17,9 +17,11 @@ extern "C" {
 /* Constants of one head. */
 typedef struct {
     int64_t rank, near;          /* the values used for this head's sequence */
+    int64_t key_cluster_count;   /* likewise */
     const int32_t *key_clusters; /* [keys]; -1: hidden by the key bias */
     const float *projection;     /* [rank + 1][dim]: P', then the centre of the keys */
     const float *dual;           /* [rank][dim]: Z' */
+    const float *shares; /* [clusters][key_cluster_count]: sigma; NULL in form 2 */
 } shoal_tilt;
 
 /* Constants of the last forward pass of shoal with this state (NULL: the plan's own).

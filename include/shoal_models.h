@@ -549,6 +549,21 @@ SHOAL_API shoal_status shoal_tokenizer_encode(shoal_tokenizer *tokenizer,
                                               const shoal_text *text,
                                               shoal_tokens *tokens);
 
+/* ---- Precision of pretrained models -------------------------------------------------- */
+
+/* Precision of a pretrained model's matrices, and of the rows that they multiply. Norms,
+   activations and attention are float32. Matrices are converted once, when the model is
+   opened. Sizes that are not multiples of 32 stay float32. */
+typedef enum {
+    SHOAL_PRECISION_AUTO, /* bfloat16 where the processor multiplies it, else float32 */
+    SHOAL_PRECISION_FLOAT32,
+    SHOAL_PRECISION_BFLOAT16, /* elsewhere half of the memory, and slower */
+    SHOAL_PRECISION_INT8 /* 8 bits: weights with a scale per output, rows with a scale and a
+                            zero point; exact sums, the same on every processor. Matrices
+                            with an extreme weight have the precision of auto; NaN and
+                            infinity are errors */
+} shoal_precision;
+
 /* ---- Text: encoders ---------------------------------------------------------------- */
 
 /* BERT, RoBERTa (XLM-R, CamemBERT) and ModernBERT from Hugging Face folders: config.json
@@ -587,6 +602,7 @@ typedef struct {
     shoal_long_texts long_texts;
     shoal_text_pooling pooling;
     int32_t normalize; /* nonzero: vectors are scaled to length 1 */
+    shoal_precision precision;
 } shoal_text_encoder_options;
 SHOAL_ZERO_DEFAULTS(shoal_text_encoder_options)
 
@@ -596,7 +612,8 @@ typedef struct {
     int64_t positions;    /* tokens of the longest text that the model was made for */
     int64_t window, rows; /* as in the options */
     shoal_text_pooling pooling;
-    size_t workspace; /* bytes, without the weights */
+    shoal_precision precision; /* of the matrices, as chosen by auto */
+    size_t workspace;          /* bytes, without the weights */
 } shoal_text_encoder_info;
 
 /* options may be NULL. */

@@ -86,9 +86,10 @@ typedef struct {
     int batch; /* largest number of windows processed in parallel, 1 to 64; 0: 16, or
                   fewer if their sound would take more than 256 MiB. The text does not
                   depend on it */
-    int exact; /* nonzero: float32 throughout. Otherwise the decoder keeps the encoded
-                  sound in half precision, and the encoder multiplies matrices in bfloat16
-                  if the machine does that faster */
+    shoal_precision precision; /* of the matrices. float32: everything is float32.
+                  Otherwise the decoder keeps the encoded sound in half precision. int8:
+                  all matrices except the table of tokens, the convolutions and the
+                  attention */
 } shoal_speech_options;
 SHOAL_ZERO_DEFAULTS(shoal_speech_options)
 
@@ -115,7 +116,8 @@ typedef struct {
     int32_t heads, layers;    /* of the encoder */
     int32_t text_positions, text_layers, vocabulary; /* of the decoder */
     int32_t multilingual;                            /* 0: English only */
-    size_t bytes;                                    /* of memory */
+    shoal_precision precision; /* of the encoder's matrices, as chosen by auto */
+    size_t bytes;              /* of memory */
 } shoal_speech_info;
 /* The object owns the result; NULL for NULL. So do the other _describe functions. */
 SHOAL_API const shoal_speech_info *shoal_speech_describe(const shoal_speech *speech);

@@ -571,7 +571,7 @@ typedef struct shoal_evaluation shoal_evaluation;
 
 /* path: the folder of a run or a file in it. options may be NULL. SHOAL_INVALID: the
    options do not fit the run; SHOAL_BAD_FILE: the weights do not support them, or the
-   data cannot be used. */
+   data cannot be used; SHOAL_IO: the features cannot be written to the cache. */
 SHOAL_API shoal_status shoal_evaluation_create(shoal_context *context, const char *path,
                                                const shoal_evaluation_options *options,
                                                shoal_evaluation **evaluation);

@@ -1,4 +1,4 @@
-/* Evaluations: options, rows with their controls, results; and the task copy. */
+/* Evaluations: options, rows with controls, results; and the task copy. */
 #define _GNU_SOURCE
 #include "train/evaluate.h"
 
@@ -8,8 +8,8 @@
 
 /* ---- Rows -------------------------------------------------------------------------- */
 
-/* After the kinds the controls: the same model with its attention taken away, so that a
-   task which needs none is seen to prove nothing. */
+/* Kinds are followed by the controls: the same model without its attention, which shows
+   whether the task needs attention at all. */
 shoal_status sh_eval_rows(shoal_evaluation *e, const shoal_attention *trained) {
     static const struct {
         const char *spelling, *name;
@@ -63,7 +63,7 @@ shoal_status sh_eval_row(shoal_evaluation *e, shoal_model *model, int64_t batch,
     float *values, *kept = NULL;
     int64_t size = 0;
     shoal_status status = shoal_model_create_view(model, &row->kind, batch, rows, &view);
-    if (status == SHOAL_INVALID) /* the kind is a valid one, but not with these weights */
+    if (status == SHOAL_INVALID) /* a valid kind, but not usable with these weights */
         status = SHOAL_BAD_FILE;
     if (status == SHOAL_OK && run && row->weights != AS_TRAINED) {
         size = shoal_model_vectors(model, &values, NULL);
@@ -145,12 +145,13 @@ static shoal_status run_copy(shoal_evaluation *e, const char *path,
                              NULL, place));
     shoal_trainer *trainer = *place;
     TRY(shoal_trainer_resume(trainer, e->path));
-    e->options.controls = 0; /* it has none */
+    e->options.controls = 0; /* the task copy has none */
     TRY(sh_eval_rows(e, &config.train.model.attention));
     e->info.step = shoal_trainer_state(trainer)->step;
     e->info.batch = config.train.batch;
     e->info.sequences = e->options.batches;
-    for (int i = 0; i < e->count; i++) { /* can the weights do it? */
+    for (int i = 0; i < e->count; i++) { /* fails if the weights cannot be used with
+                                            the kind */
         const shoal_status status =
             shoal_trainer_evaluate(trainer, &e->rows[i].kind, SHOAL_PART_TEST, 0, &score);
         TRY(status == SHOAL_INVALID ? SHOAL_BAD_FILE : status);
@@ -191,10 +192,10 @@ static shoal_status evaluate(shoal_evaluation *e, const char *path) {
     const shoal_evaluation_options *options = &e->options;
     if (options->kinds < 0 || options->kinds > MOST_KINDS || options->batches < 1 ||
         (options->kinds && !options->attention))
-        return sh_fail(e->context, SHOAL_INVALID,
-                       "an evaluation has up to %d kinds of attention, and 1 batch or "
-                       "more",
-                       MOST_KINDS);
+        return sh_fail(
+            e->context, SHOAL_INVALID,
+            "an evaluation needs up to %d kinds of attention and at least 1 batch",
+            MOST_KINDS);
     TRY(shoal_run_task(e->context, path, task));
     const shoal_train_task *known = shoal_task_find(task);
     e->info.task = known ? known->name : NULL;
@@ -232,6 +233,8 @@ shoal_status shoal_evaluation_create(shoal_context *context, const char *path,
         READ_STRUCT(context, shoal_evaluation_options, options, &e->options);
     if (status == SHOAL_OK)
         status = evaluate(e, path);
+    if (status == SHOAL_IO && !e->output_failed)
+        status = SHOAL_BAD_FILE;
     if (status == SHOAL_OK)
         *evaluation = e;
     else

@@ -24,8 +24,8 @@ static bool exists(const char *path) {
 
 /* ---- The log ----------------------------------------------------------------------- */
 
-/* One JSON object per line, {"config": ...} first, then a line per step and one per
-   validation. A log that is begun late has "after_step" in its first line. */
+/* One JSON object per line: {"config": ...} first, then a line per step and per
+   validation. A log that starts after step 0 has "after_step" in its first line. */
 typedef struct {
     FILE *file;
     char path[SH_PATH];
@@ -42,8 +42,8 @@ const char *sh_real_text(char text[32], double value, bool is_float) {
     return text;
 }
 
-/* What only some lines have: utterances that could not be aligned or came out as no
-   number; what the accuracy is of a text. */
+/* Members that only some lines have: utterances that could not be aligned or gave a
+   NaN; the metric of a text task. */
 enum { MORE = 160 };
 
 static const char *more_text(char text[MORE], const shoal_train_score *score) {
@@ -92,19 +92,19 @@ static bool log_validation(train_log *log, const shoal_train_state *state,
            fflush(log->file) == 0;
 }
 
-/* What is kept of a log when the trainer goes on from its checkpoint: all lines up to the
-   checkpoint's step, which were on disk before it. Later ones are cut off, and may be
-   damaged. A hole before, a line twice or one that cannot be read: somebody else did
-   that, and nothing is cut. */
+/* The part of a log that is kept when the trainer resumes from its checkpoint: all
+   lines up to the checkpoint's step, which were on disk before it. Later lines are
+   removed, and may be damaged. A missing, duplicate or unreadable line before that
+   means that the log was changed by something else, and nothing is removed. */
 typedef struct {
     const shoal_trainer *at;
-    off_t bytes;        /* of the lines that stay */
+    off_t bytes;        /* length of the kept lines */
     int64_t step;       /* of the last line */
-    bool validated;     /* there is a line of this step's validation, */
+    bool validated;     /* there is a line for the validation of this step */
     bool must_validate; /* and one is needed before the next step */
-    bool later;         /* lines that are cut off have begun */
-    int64_t number;     /* of the line at hand, from 1 */
-    char wrong[96];     /* with it; "": nothing */
+    bool later;         /* lines to be removed have begun */
+    int64_t number;     /* of the current line, from 1 */
+    char wrong[96];     /* what is wrong with it, or "" */
 } kept_lines;
 
 static bool is_later(const kept_lines *kept, int64_t step, bool of_validation) {
@@ -123,8 +123,8 @@ static void take_step_line(kept_lines *kept, int64_t step, bool of_validation) {
         snprintf(kept->wrong, sizeof kept->wrong, "is not the configuration");
     else if (step != expected || (of_validation && kept->validated))
         snprintf(kept->wrong, sizeof kept->wrong,
-                 "is of step %" PRId64 ": lines before it are missing, or it is there "
-                 "twice",
+                 "is of step %" PRId64
+                 ": lines before it are missing, or it is a duplicate",
                  step);
     else if (!of_validation && kept->must_validate)
         snprintf(kept->wrong, sizeof kept->wrong,
@@ -138,10 +138,10 @@ static void take_log_line(kept_lines *kept, const char *text, size_t size) {
     json_t *line = text[size - 1] == '\n' ? json_loadb(text, size, 0, NULL) : NULL;
     const json_t *step = json_object_get(line, "step");
     const bool of_validation = json_object_get(line, "validation_loss") != NULL;
-    if (kept->later) { /* the rest is cut off, unless it is no rest */
+    if (kept->later) { /* everything after this is removed, unless it contradicts */
         if (step && !is_later(kept, json_integer_value(step), of_validation))
             snprintf(kept->wrong, sizeof kept->wrong,
-                     "is of step %" PRId64 " and comes after later ones",
+                     "is of step %" PRId64 " but comes after later steps",
                      (int64_t)json_integer_value(step));
     } else if (json_object_get(line, "config")) {
         if (kept->number > 1)
@@ -150,7 +150,7 @@ static void take_log_line(kept_lines *kept, const char *text, size_t size) {
     } else if (json_is_integer(step))
         take_step_line(kept, json_integer_value(step), of_validation);
     else if (kept->step == kept->at->state.step)
-        kept->later = true; /* half a line */
+        kept->later = true; /* incomplete line */
     else
         snprintf(kept->wrong, sizeof kept->wrong, "is damaged");
     json_decref(line);
@@ -168,7 +168,7 @@ static kept_lines read_kept(FILE *file, const shoal_trainer *at) {
         kept.bytes += kept.later ? 0 : size;
     }
     free(line);
-    /* An empty log is no damaged one; somebody has made a new one. */
+    /* An empty log is not damaged: the user has created a new one. */
     const bool short_of = kept.step < at->state.step ||
                           (kept.must_validate && !shoal_trainer_must_validate(at));
     if (!kept.wrong[0] && kept.number > 0 && short_of) {
@@ -179,7 +179,7 @@ static kept_lines read_kept(FILE *file, const shoal_trainer *at) {
 }
 
 /* Whether a log has more than its first line, or part of that. A checkpoint is saved
-   before the first step, so that one is there beside every such log. */
+   before the first step, so every such log has one. */
 static bool has_steps(FILE *file) {
     static const char beginning[] = "{\"shoal\"";
     char *line = NULL;
@@ -206,15 +206,15 @@ static void log_close(train_log *log) {
     log->file = NULL;
 }
 
-/* Whether the log goes with the checkpoint that is there, or with none; *kept bytes of it
-   stay. */
+/* Checks that the log matches the existing checkpoint, or that there is neither; *kept
+   is the number of bytes to keep. */
 static shoal_status check_log(const train_log *log, const char *checkpoint,
                               const shoal_trainer *at, off_t *kept) {
     *kept = 0;
     if (!exists(checkpoint) && has_steps(log->file))
         return sh_fail(at->context, SHOAL_BAD_FILE,
-                       "%s is there, but its checkpoint %s is missing; put that back, or "
-                       "move the log away to begin again",
+                       "%s exists, but its checkpoint %s is missing; restore the "
+                       "checkpoint, or move the log away to start again",
                        log->path, checkpoint);
     if (at->state.step == 0)
         return SHOAL_OK;
@@ -223,15 +223,15 @@ static shoal_status check_log(const train_log *log, const char *checkpoint,
     if (!found.wrong[0])
         return SHOAL_OK;
     return sh_fail(at->context, SHOAL_BAD_FILE,
-                   "%s: line %" PRId64 " %s, and the checkpoint is of step %" PRId64
-                   "; mend the log, or move it away to begin another one there",
+                   "%s: line %" PRId64 " %s, but the checkpoint is at step %" PRId64
+                   "; repair the log, or move it away to begin a new one",
                    log->path, found.number, found.wrong, at->state.step);
 }
 
-/* Opens the log for appending, after cutting off what is later than the trainer. One that
-   does not go with the checkpoint is SHOAL_BAD_FILE; SHOAL_IO: it cannot be written. A
-   new log begins with the configuration. All writes go to the end, wherever reading has
-   left the position. */
+/* Opens the log for appending, after removing lines beyond the trainer's step. Returns
+   SHOAL_BAD_FILE if the log does not match the checkpoint, SHOAL_IO if it cannot be
+   written. A new log begins with the configuration. The file is opened in append mode,
+   so writes ignore the read position. */
 static shoal_status log_open(train_log *log, const char *checkpoint,
                              const shoal_trainer *at) {
     char config[8192], after[48] = "";
@@ -250,14 +250,14 @@ static shoal_status log_open(train_log *log, const char *checkpoint,
          fflush(log->file) != 0)) {
         status = log_fail(log, at->context);
         if (kept == 0)
-            unlink(log->path); /* an empty one would pass for a training */
+            unlink(log->path); /* an empty log would look like a training */
     }
     if (status != SHOAL_OK)
         log_close(log);
     return status;
 }
 
-/* ---- A run under way --------------------------------------------------------------- */
+/* ---- A run in progress ------------------------------------------------------------ */
 
 typedef struct {
     shoal_context *context;
@@ -274,7 +274,7 @@ typedef struct {
     double step_seconds, loss_seconds; /* of its steps */
 } running;
 
-/* Files and lines are the first process's. */
+/* Only rank 0 writes files and log lines. */
 static bool writes(const running *at) {
     return sh_is_first(at->transport);
 }
@@ -285,7 +285,7 @@ static shoal_status blame(running *at, shoal_run_cause cause, shoal_status statu
     return status;
 }
 
-/* What became of work that the first process alone does, everywhere. */
+/* Distributes the status of work that only rank 0 does. */
 static shoal_status follow(running *at, shoal_status status) {
     int32_t both[2] = {(int32_t)status, (int32_t)at->result->cause};
     if (sh_tell_others(at->context, at->transport, sizeof both, both) != SHOAL_OK)
@@ -316,10 +316,10 @@ static void report(const running *at, shoal_train_event event) {
     callbacks->progress(callbacks->user, &progress);
 }
 
-/* ---- Where to begin ---------------------------------------------------------------- */
+/* ---- Configuration ---------------------------------------------------------------- */
 
-/* The checkpoint's configuration, with what is said again: it must be the same but for
-   the number of steps, which the trainer looks at. */
+/* Takes the checkpoint's configuration. Fields that are given again must be equal,
+   except for the number of steps, which the trainer checks. */
 static shoal_status take_config(running *at) {
     const shoal_run_options *options = at->options;
     char name[SHOAL_TEXT_SIZE];
@@ -349,7 +349,7 @@ static shoal_status begin_training(running *at) {
                                             there ? options->folder : NULL, &at->trainer);
     TRY(blame(at,
               status == SHOAL_BAD_FILE ? SHOAL_RUN_CAUSE_INPUT
-              : status == SHOAL_IO     ? SHOAL_RUN_CAUSE_OUTPUT /* the features' */
+              : status == SHOAL_IO     ? SHOAL_RUN_CAUSE_OUTPUT /* of the features */
                                        : SHOAL_RUN_CAUSE_SETTINGS,
               status));
     status = there ? shoal_trainer_resume(at->trainer, at->checkpoint)
@@ -360,7 +360,8 @@ static shoal_status begin_training(running *at) {
     }
     TRY(blame(at, SHOAL_RUN_CAUSE_INPUT, status));
     const size_t size = at->config->size, own = at->task->config_size;
-    memcpy(at->config, at->trainer->config, size < own ? size : own); /* completed */
+    memcpy(at->config, at->trainer->config, size < own ? size : own); /* with the task's
+                                                                         additions */
     at->config->size = size;
     if (!there && writes(at) && at->task->prepare)
         status = at->task->prepare(at->trainer->data, options->folder);
@@ -373,8 +374,7 @@ static shoal_status begin_training(running *at) {
 static shoal_status save(running *at) {
     if (!writes(at))
         return SHOAL_OK;
-    /* The log reaches as far as the checkpoint, always: on disk, where the file system
-       has one. */
+    /* The log is on disk before the checkpoint, if the file system supports it. */
     if (fflush(at->log.file) != 0 ||
         (fsync(fileno(at->log.file)) != 0 && errno != EINVAL && errno != EROFS))
         return blame(at, SHOAL_RUN_CAUSE_OUTPUT, log_fail(&at->log, at->context));
@@ -410,8 +410,7 @@ static shoal_status advance(running *at) {
     if (!validate || !writes(at) || !(self->task->flags & SHOAL_TASK_BEST) ||
         self->state.best_step != self->state.step)
         return SHOAL_OK;
-    shoal_status status =
-        shoal_trainer_save(self, at->best); /* the best weights so far */
+    shoal_status status = shoal_trainer_save(self, at->best); /* best weights so far */
     if (status == SHOAL_OK && self->task->publish) {
         shoal_optimizer_use_average(self->optimizer, 1);
         status = self->task->publish(self->data, self->model, at->options->folder);
@@ -425,7 +424,7 @@ static bool time_is_up(const running *at) {
     return most > 0 && at->trainer->state.seconds >= most;
 }
 
-/* Several processes end after the same step: what one of them wants is known to all when
+/* All processes stop after the same step, because a request of one is known to all when
    a step is done. */
 static bool must_stop(running *at) {
     const bool wanted = (writes(at) && time_is_up(at)) ||
@@ -472,7 +471,7 @@ static shoal_status loop(running *at) {
                : status;
 }
 
-/* The test's batches are the same for every kind and every run of a seed. */
+/* The test batches are the same for every kind and every run of a seed. */
 static shoal_status test(running *at) {
     shoal_run_result *result = at->result;
     if (at->options->test_batches == 0 || !result->finished ||
@@ -487,7 +486,7 @@ static shoal_status test(running *at) {
     return blame(at, SHOAL_RUN_CAUSE_INPUT, status);
 }
 
-/* The log, and a checkpoint from before the first step. */
+/* Creates the log, and a checkpoint before the first step. */
 static shoal_status begin_files(running *at) {
     if (!writes(at))
         return SHOAL_OK;
@@ -497,7 +496,7 @@ static shoal_status begin_files(running *at) {
     if (status == SHOAL_OK && !exists(at->checkpoint)) {
         status = save(at);
         if (status != SHOAL_OK)
-            unlink(at->log.path); /* alone it would pass for a training */
+            unlink(at->log.path); /* alone it would look like a training */
     }
     return status;
 }
@@ -506,26 +505,26 @@ static shoal_status run_locked(running *at) {
     const char *folder = at->options->folder;
     TRY(blame(at, SHOAL_RUN_CAUSE_SETTINGS,
               sh_path(at->context, at->checkpoint, folder, SHOAL_RUN_CHECKPOINT)));
-    sh_path(at->context, at->best, folder, SHOAL_RUN_BEST); /* shorter names */
+    sh_path(at->context, at->best, folder, SHOAL_RUN_BEST); /* a shorter name, so it
+                                                               cannot fail */
     sh_path(at->context, at->log.path, folder, SHOAL_RUN_LOG);
-    /* A training that is there is neither overwritten nor continued unasked. */
+    /* An existing training is not overwritten, and continued only on request. */
     const bool there = writes(at) && !at->options->resume &&
                        (exists(at->checkpoint) || exists(at->log.path));
-    TRY(follow(at, !there
-                       ? SHOAL_OK
-                       : blame(at, SHOAL_RUN_CAUSE_SETTINGS,
-                               sh_fail(at->context, SHOAL_INVALID,
-                                       "%s already holds a training; add --resume to go "
-                                       "on with it, or choose another folder",
-                                       folder))));
+    TRY(follow(at, !there ? SHOAL_OK
+                          : blame(at, SHOAL_RUN_CAUSE_SETTINGS,
+                                  sh_fail(at->context, SHOAL_INVALID,
+                                          "%s already contains a training; add --resume "
+                                          "to continue it, or choose another folder",
+                                          folder))));
     TRY(begin_training(at));
     TRY(follow(at, begin_files(at)));
     TRY(loop(at));
     return test(at);
 }
 
-/* *lock: what keeps others out of the folder. Without locks (some network folders have
-   none) nobody is kept out. */
+/* Locks the folder. Some network file systems have no locks; then there is no
+   protection. */
 static shoal_status take_folder(running *at, int *lock) {
     const char *path = at->options->folder;
     const shoal_status status = sh_make_folder(at->context, path);
@@ -537,7 +536,7 @@ static shoal_status take_folder(running *at, int *lock) {
                      sh_fail(at->context, SHOAL_IO, "%s cannot be opened: %s", path,
                              strerror(errno)));
     if (flock(*lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-        close(*lock); /* the folder is the other's, and stays */
+        close(*lock); /* the folder belongs to the other process */
         *lock = -1;
         at->result->busy = 1;
         return blame(at, SHOAL_RUN_CAUSE_OUTPUT,
@@ -588,7 +587,7 @@ shoal_status shoal_train_run(shoal_context *context, const shoal_train_task *tas
         shoal_trainer_destroy(at->trainer);
     }
     if (status != SHOAL_OK && !was_there && lock >= 0)
-        rmdir(options.folder); /* succeeds only where nothing was put into it */
+        rmdir(options.folder); /* succeeds only if the folder is empty */
     if (lock >= 0)
         close(lock);
     sh_release(context, at);

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Shoal's filter banks beside those of the package kaldi-native-fbank, on recordings:
-every frame, 40 and 80 bands, snip-edges on and off, as they are and every second sample
-as 8 kHz; all within 1e-3. Needs numpy, soundfile and kaldi-native-fbank: bench/peers/run
-fbank installs them. With --record it prints the small cases of tests/speech."""
+"""Shoal's filter banks compared with the package kaldi-native-fbank, on recordings: every
+frame, 40 and 80 bands, snip-edges on and off, at the original rate and every second
+sample as 8 kHz; all within 1e-3. Needs numpy, soundfile and kaldi-native-fbank:
+bench/peers/run fbank installs them. With --record it prints the small cases of
+tests/speech.
+"""
 import argparse
 import ctypes
 import sys
@@ -61,8 +63,9 @@ def difference(library, samples, setting):
 
 
 def record(library):
-    """1,000 samples of a tone in noise, and of a tone alone, whose other bands are the
-    transform's rounding: some values of each setting."""
+    """1,000 samples of a tone in noise, and of a pure tone, whose other bands are
+    rounding errors of the transform: some values for each setting.
+    """
     state, noisy = 1, numpy.empty(1000, numpy.float32)
     for i in range(1000):
         state = (state * 1103515245 + 12345) % 2**31

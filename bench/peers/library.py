@@ -1,6 +1,6 @@
-"""libshoal through ctypes: only what the comparison needs. The structures are those of
-include/shoal.h, field by field; a shoal_attention stays opaque, in a block that is larger
-than it."""
+"""libshoal through ctypes, as far as the comparison needs it. The structures mirror
+include/shoal.h field by field; a shoal_attention stays opaque, in a larger block.
+"""
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t
 from ctypes import c_uint, c_uint64, c_void_p
@@ -73,7 +73,7 @@ class Error(RuntimeError):
 class Library:
     """One context with a number of threads."""
 
-    ATTENTION_BYTES = 256  # a shoal_attention has far fewer; it is opaque here
+    ATTENTION_BYTES = 256  # a shoal_attention is much smaller; it is opaque here
 
     def __init__(self, path: Path, threads: int):
         self.c = ctypes.CDLL(str(path))
@@ -135,8 +135,9 @@ class Plan:
         self.library, self.handle = library, handle
 
     def forward(self, q, k, v, out, **masks):
-        """Addresses of contiguous float32 arrays; k is 0 where keys are the queries.
-        masks: further fields of the inputs."""
+        """Addresses of contiguous float32 arrays; k is 0 if the kind uses the queries as
+        keys. masks: further fields of the inputs.
+        """
         self.inputs = Inputs(q=q, k=k or None, v=v, **masks)
         self.library.check(
             self.library.c.shoal_forward(self.handle, byref(self.inputs), out))

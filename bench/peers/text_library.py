@@ -1,11 +1,13 @@
-"""The text part of libshoal-models through ctypes: only what the comparisons need. The
-structures are those of include/shoal_models.h, field by field."""
+"""The text part of libshoal-models through ctypes, as far as the comparisons need it. The
+structures mirror include/shoal_models.h field by field.
+"""
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
 
 from library import Error, Options, Sized
 
+PRECISIONS = ("auto", "float32", "bfloat16", "int8")  # shoal_precision
 CUTS = {"longest_first": 0, "only_first": 1, "only_second": 2}
 
 
@@ -62,14 +64,15 @@ class TextOptions(Sized):
     _fields_ = [("size", c_size_t),
                 ("attention", c_char_p), ("rows", c_int64), ("window", c_int64),
                 ("stride", c_int64), ("long_texts", c_int32), ("pooling", c_int32),
-                ("normalize", c_int32)]
+                ("normalize", c_int32), ("precision", c_int32)]
 
 
 class TextInfo(ctypes.Structure):
     _fields_ = [("type", c_char_p), ("layers", c_int64), ("heads", c_int64),
                 ("width", c_int64), ("feed_forward", c_int64), ("vocabulary", c_int64),
                 ("positions", c_int64), ("window", c_int64), ("rows", c_int64),
-                ("pooling", c_int32), ("workspace", ctypes.c_size_t)]
+                ("pooling", c_int32), ("precision", c_int32),
+                ("workspace", ctypes.c_size_t)]
 
 
 class TextEncoder:

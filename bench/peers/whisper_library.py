@@ -11,7 +11,7 @@ from library import Library, Sized
 class SpeechOptions(Sized):
     _fields_ = [("size", c_size_t),
                 ("attention", c_char_p), ("beams", c_int), ("force", c_int),
-                ("batch", c_int), ("exact", c_int)]
+                ("batch", c_int), ("precision", c_int)]
 
 
 class Info(ctypes.Structure):
@@ -62,7 +62,7 @@ class Speech(Library):
         for name in ("set_attention", "features", "encode", "logits", "transcribe"):
             getattr(self.c, "shoal_speech_" + name).restype = c_int
         self.speech = c_void_p()
-        options = SpeechOptions(attention=attention.encode(), exact=1)
+        options = SpeechOptions(attention=attention.encode(), precision=1)
         self.check(self.c.shoal_speech_open(self.context, str(model).encode(),
                                              byref(options), byref(self.speech)))
         self.info = self.c.shoal_speech_describe(self.speech).contents

@@ -22,8 +22,8 @@ shoal_status sh_frame_check(shoal_context *context, const shoal_model_config *co
         return sh_fail(context, SHOAL_INVALID, "invalid value for form");
     if (config->types < 0 || config->types > 65536 || (config->types > 0 && !framed))
         return sh_fail(context, SHOAL_INVALID,
-                       "types is %lld: it must be from 0 to 65536, and 0 where the form "
-                       "is neither BERT's nor RoBERTa's",
+                       "types is %lld: it must be from 0 to 65536, and 0 unless the form "
+                       "is BERT's or RoBERTa's",
                        (long long)config->types);
     if (!(config->epsilon >= 0 && config->epsilon < 1))
         return sh_fail(context, SHOAL_INVALID,
@@ -32,7 +32,7 @@ shoal_status sh_frame_check(shoal_context *context, const shoal_model_config *co
     if (framed && (!config->vocabulary || config->norm != SHOAL_NORM_POST ||
                    config->positions != SHOAL_POSITIONS_LEARNED))
         return sh_fail(context, SHOAL_INVALID,
-                       "models of BERT's and RoBERTa's form have a vocabulary, "
+                       "models of BERT's and RoBERTa's form need a vocabulary, "
                        "SHOAL_NORM_POST and SHOAL_POSITIONS_LEARNED positions");
     return SHOAL_OK;
 }
@@ -42,12 +42,14 @@ shoal_status sh_frame_check_inputs(const shoal_model *model,
     const int64_t rows = inputs->offsets[inputs->batch];
     for (int64_t b = 0; sh_frame_narrows(&model->config) && b < inputs->batch; b++)
         if (inputs->offsets[b] == inputs->offsets[b + 1])
-            return sh_fail(model->context, SHOAL_INVALID,
-                           "sequence %lld is empty: it has no first row", (long long)b);
+            return sh_fail(
+                model->context, SHOAL_INVALID,
+                "sequence %lld is empty: pooling by its first row is impossible",
+                (long long)b);
     for (int64_t row = 0; model->config.types && inputs->types && row < rows; row++)
         if (inputs->types[row] < 0 || inputs->types[row] >= model->config.types)
             return sh_fail(model->context, SHOAL_INVALID,
-                           "type %d at row %lld: the model has 0 to %lld",
+                           "type %d at row %lld: it must be from 0 to %lld",
                            (int)inputs->types[row], (long long)row,
                            (long long)model->config.types - 1);
     return SHOAL_OK;

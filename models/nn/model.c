@@ -27,8 +27,8 @@ static shoal_status check_config(shoal_context *context,
     const bool tokens = config->vocabulary != 0, features = config->features != 0;
     if ((tokens && features) || (tokens || features) == is_bare(config))
         return sh_fail(context, SHOAL_INVALID,
-                       "vocabulary is %lld, features %lld and outputs %lld; there must "
-                       "be outputs and one of the others, or none of the three",
+                       "vocabulary is %lld, features %lld and outputs %lld; give outputs "
+                       "and one of the others, or none of the three",
                        (long long)config->vocabulary, (long long)config->features,
                        (long long)config->outputs);
     if (config->norm < SHOAL_NORM_PRE || config->norm > SHOAL_NORM_POST ||
@@ -40,7 +40,8 @@ static shoal_status check_config(shoal_context *context,
         return sh_fail(context, SHOAL_INVALID,
                        "invalid value for norm, activation, positions or pooling");
     if (is_bare(config) && pools(config))
-        return sh_fail(context, SHOAL_INVALID, "layers alone pool nothing");
+        return sh_fail(context, SHOAL_INVALID,
+                       "a model of layers only cannot have pooling");
     if (!(config->dropout >= 0 && config->dropout < 1))
         return sh_fail(context, SHOAL_INVALID,
                        "model: dropout is %g: it must be at least 0 and below 1",
@@ -235,7 +236,7 @@ static shoal_status create_over(shoal_transport *over, shoal_context *context,
     if (!context || !config || !model || !context->kernels ||
         (flags & ~(unsigned)SHOAL_WITH_BACKWARD))
         return sh_fail(context, SHOAL_INVALID,
-                       "context, config or model is NULL, the context was refused, or "
+                       "context, config or model is NULL, the context is invalid, or "
                        "flags are neither 0 nor SHOAL_WITH_BACKWARD");
     shoal_model_config own = shoal_model_config_defaults();
     TRY(READ_STRUCT(context, shoal_model_config, config, &own));
@@ -260,8 +261,8 @@ shoal_status shoal_model_create_over(shoal_transport *transport, shoal_context *
         *model = NULL;
     if (!transport || !config || !is_bare(config))
         return sh_fail(context, SHOAL_INVALID,
-                       "transport or config is NULL, or it has outputs: over ranks there "
-                       "are layers alone");
+                       "transport or config is NULL, or it has outputs: models over "
+                       "several ranks must have layers only");
     return create_over(transport, context, config, seed, max_batch, max_rows, flags,
                        model);
 }
@@ -284,8 +285,8 @@ shoal_status shoal_model_create_view(shoal_model *model, const shoal_attention *
         char kind[64];
         shoal_attention_print(attention, kind, sizeof kind);
         return sh_fail(model->context, SHOAL_INVALID,
-                       "%s takes the queries as keys, but this model has projections for "
-                       "both; train one with shared_qk",
+                       "%s uses the queries as keys, but this model has separate "
+                       "projections; train a model with shared_qk",
                        kind);
     }
     if (config.positions != SHOAL_POSITIONS_LEARNED && config.max_length < max_rows)
@@ -388,20 +389,21 @@ static shoal_status check_inputs(const shoal_model *model,
                        "first_sequence is negative");
     const int64_t *offsets = inputs->offsets;
     if (inputs->batch > model->limits.batch || offsets[0] != 0)
-        return sh_fail(model->context, SHOAL_INVALID,
-                       "batch is %lld, at most %lld were planned; offsets begin at %lld, "
-                       "not 0",
-                       (long long)inputs->batch, (long long)model->limits.batch,
-                       (long long)offsets[0]);
+        return sh_fail(
+            model->context, SHOAL_INVALID,
+            "batch is %lld, but the limit is %lld; offsets begin at %lld instead "
+            "of 0",
+            (long long)inputs->batch, (long long)model->limits.batch,
+            (long long)offsets[0]);
     for (int64_t b = 0; b < inputs->batch; b++)
         if (offsets[b + 1] < offsets[b] || offsets[b + 1] > model->limits.rows ||
             offsets[b + 1] - offsets[b] > model->limits.length)
-            return sh_fail(
-                model->context, SHOAL_INVALID,
-                "sequence %lld is rows %lld to %lld; planned are %lld rows, at "
-                "most %lld in one sequence",
-                (long long)b, (long long)offsets[b], (long long)offsets[b + 1],
-                (long long)model->limits.rows, (long long)model->limits.length);
+            return sh_fail(model->context, SHOAL_INVALID,
+                           "sequence %lld has rows %lld to %lld; the limits are %lld "
+                           "rows, and %lld per sequence",
+                           (long long)b, (long long)offsets[b], (long long)offsets[b + 1],
+                           (long long)model->limits.rows,
+                           (long long)model->limits.length);
     const bool tokens = model->config.vocabulary != 0;
     const void *data = tokens ? (const void *)inputs->tokens : inputs->features;
     if (!data && inputs->offsets[inputs->batch] > 0)
@@ -410,7 +412,7 @@ static shoal_status check_inputs(const shoal_model *model,
     for (int64_t row = 0; tokens && row < inputs->offsets[inputs->batch]; row++)
         if (inputs->tokens[row] < 0 || inputs->tokens[row] >= model->config.vocabulary)
             return sh_fail(model->context, SHOAL_INVALID,
-                           "token %d at row %lld: the vocabulary has 0 to %lld",
+                           "token %d at row %lld: it must be from 0 to %lld",
                            (int)inputs->tokens[row], (long long)row,
                            (long long)model->config.vocabulary - 1);
     TRY(sh_frame_check_inputs(model, inputs));
@@ -419,12 +421,12 @@ static shoal_status check_inputs(const shoal_model *model,
         return SHOAL_OK;
     if (pools(&model->config) || (inputs->training && model->config.dropout > 0))
         return sh_fail(model->context, SHOAL_INVALID,
-                       "wanted rows go neither with pooling nor with dropout");
+                       "wanted rows cannot be combined with pooling or dropout");
     for (int64_t i = 0; i < inputs->wanted_count; i++)
         if (inputs->wanted[i] < 0 || inputs->wanted[i] >= rows ||
             (i > 0 && inputs->wanted[i] <= inputs->wanted[i - 1]))
             return sh_fail(model->context, SHOAL_INVALID,
-                           "wanted row %lld is %d; they must increase, from 0 to %lld",
+                           "wanted row %lld is %d; rows must increase, from 0 to %lld",
                            (long long)i, (int)inputs->wanted[i], (long long)rows - 1);
     return inputs->wanted_count < 0
                ? sh_fail(model->context, SHOAL_INVALID, "wanted_count is negative")
@@ -614,15 +616,15 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
     if (!model->limits.training || (dfeatures && !is_bare(&model->config)))
         return sh_fail(model->context, SHOAL_INVALID,
                        model->limits.training
-                           ? "dfeatures is not NULL, but only layers alone have them"
-                           : "the model was made without SHOAL_WITH_BACKWARD");
+                           ? "dfeatures must be NULL, except for models of layers only"
+                           : "the model was created without SHOAL_WITH_BACKWARD");
     shoal_model_inputs own = shoal_model_inputs_defaults();
     TRY(READ_STRUCT(model->context, shoal_model_inputs, inputs, &own));
     inputs = inputs ? &own : NULL;
     TRY(check_inputs(model, inputs));
     if (out_rows(model, inputs) != model->out_rows)
         return sh_fail(model->context, SHOAL_INVALID,
-                       "backward without a forward of the same inputs before it");
+                       "call forward with the same inputs before backward");
     const bool bare = is_bare(&model->config);
     const packing sequences = packing_of(inputs);
     float *gradient = !bare ? model->gradient : dfeatures ? dfeatures : model->out;

@@ -61,8 +61,8 @@ shoal_status shoal_gradients_clip(shoal_model *model, double limit, double *norm
         *norm = before;
     if (!isfinite(before))
         return sh_fail(model->context, SHOAL_INVALID,
-                       "the gradient is not finite: the training has diverged; a smaller "
-                       "learning rate, a warm-up or a smaller limit may help");
+                       "the gradient is not finite: the training has diverged; try a "
+                       "smaller learning rate, a warm-up or a smaller limit");
     if (limit > 0 && before > limit) {
         c.block = PIECE;
         c.factor = (float)(limit / before);
@@ -111,7 +111,7 @@ shoal_status shoal_optimizer_create(shoal_model *model,
     config = &own;
     if (config->kind < SHOAL_OPTIMIZER_KIND_RADAM ||
         config->kind > SHOAL_OPTIMIZER_KIND_ADAM_L2)
-        return sh_fail(model->context, SHOAL_INVALID, "there is no optimizer %d",
+        return sh_fail(model->context, SHOAL_INVALID, "unknown optimizer %d",
                        (int)config->kind);
     if (!is_share(config->beta1) || !is_share(config->beta2) ||
         !is_share(config->average) || !(config->epsilon > 0) ||

@@ -1,7 +1,7 @@
-"""Texts become vectors: BERT, RoBERTa and ModernBERT folders through libshoal-models.
+"""Vectors of texts by BERT, RoBERTa and ModernBERT models through libshoal-models.
 
-The wheel carries libshoal alone; libshoal-models is looked for where SHOAL_MODELS_LIBRARY
-says, beside libshoal, and among the system's libraries.
+libshoal-models is looked for where SHOAL_MODELS_LIBRARY says, beside libshoal, where the
+wheel has it, and among the system's libraries.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ._native import Options, ShoalError, Sized, load_part
 
 LONG = ("windows", "cut", "stretch")  # shoal_long_texts
 POOLING = ("own", "mean", "first", "max")  # shoal_text_pooling
+PRECISION = ("auto", "float32", "bfloat16", "int8")  # shoal_precision
 
 
 class TextOptions(Sized):
@@ -31,6 +32,7 @@ class TextOptions(Sized):
         ("long_texts", c_int32),
         ("pooling", c_int32),
         ("normalize", c_int32),
+        ("precision", c_int32),
     ]
 
 
@@ -46,6 +48,7 @@ class TextInfo(ctypes.Structure):
         ("window", c_int64),
         ("rows", c_int64),
         ("pooling", c_int32),
+        ("precision", c_int32),
         ("workspace", c_size_t),
     ]
 
@@ -74,10 +77,11 @@ class TextEncoder(LibraryHandle):
     >>> encoder.embed(["a text", "another"]).shape  # doctest: +SKIP
     (2, 384)
 
-    `long` says what texts become that are longer than `window` tokens (0: all positions
-    of the model): "windows" every `stride` tokens (0: half a window), "cut", or
-    "stretch". `pooling` is "own" (as the folder says), "mean", "first" or "max". `rows`
-    tokens are worked on at once. Threads that share an encoder take turns.
+    `long` selects how texts longer than `window` tokens (0: the maximum of the model) are
+    processed: "windows" every `stride` tokens (0: half a window), "cut", or "stretch".
+    `pooling` is "own" (as the folder specifies), "mean", "first" or "max". `rows` is the
+    number of tokens per batch. `precision` of the matrices is "float32", "bfloat16",
+    "int8" or "auto"; the attribute says what was chosen. Threads that share an encoder wait for each other.
     """
 
     __module__ = "shoal"
@@ -95,6 +99,7 @@ class TextEncoder(LibraryHandle):
         pooling: str = "own",
         normalize: bool = False,
         rows: int = 0,
+        precision: str = "auto",
         threads: int = 0,
     ) -> None:
         options = TextOptions(
@@ -105,6 +110,7 @@ class TextEncoder(LibraryHandle):
             long_texts=_checked.choice("long", long, LONG),
             pooling=_checked.choice("pooling", pooling, POOLING),
             normalize=bool(normalize),
+            precision=_checked.choice("precision", precision, PRECISION),
         )
         path = _checked.path("folder", folder)
         self._open(load_part("models", "shoal.TextEncoder", SIGNATURES), threads)
@@ -118,9 +124,10 @@ class TextEncoder(LibraryHandle):
         self.size: int = info.width
         self.positions: int = info.positions
         self.window: int = info.window
+        self.precision: str = PRECISION[info.precision]
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """One vector for each text: float32 [texts, size]."""
+        """One vector per text: float32 [texts, size]."""
         if isinstance(texts, (str, bytes)):
             raise ShoalError("texts is one string: it must be a list of strings")
         encoded = [_checked.any_text(f"texts[{i}]", x) for i, x in enumerate(texts)]

@@ -1,5 +1,5 @@
-"""libshoal-train as ctypes sees it: structures of shoal_train.h, and those of
-shoal_models.h and shoal_speech.h that it is used with.
+"""libshoal-train through ctypes: structures of shoal_train.h, and those of shoal_models.h
+and shoal_speech.h that it needs.
 
 tests/test_train_native.py compiles the headers and compares sizes and offsets.
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 from ._native import Attention, Options, Sized, load_part
 
-CANCELLED = 5  # shoal_status, beside those of _native
+CANCELLED = 5  # shoal_status, in addition to those in _native
 TEXT_SIZE, VALUE_SIZE = 64, 160
-IGNORED = -1  # a target that does not count
+IGNORED = -1  # target of a position without a class
 POOLING = ("every", "mean", "first")  # shoal_pooling
 EVENTS = (  # shoal_train_event
     "data",

@@ -1,4 +1,6 @@
-"""Processes that each hold a part of the sequences, by gloo, and one that holds all."""
+"""Processes that each hold a part of the sequences, with gloo, compared with a single
+one.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def whole(kind):
 
 
 def part(rank, ranks, folder, kinds):
-    """One process: its rows of everything, for each kind, into a file."""
+    """One process: its rows of everything, for each kind, written to a file."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks
@@ -87,16 +89,16 @@ def test_it_is_what_one_process_finds(ranks, tmp_path):
 
 def test_what_cannot_be_is_refused_on_all_ranks(tmp_path):
     for found in spread(2, tmp_path, ["local-4", "shoal-6", "clustered-3"]):
-        assert "kinds that can" in found["local-4"]
+        assert "kinds that do" in found["local-4"]
         assert "q-clustered-C" in found["shoal-6"]
-        assert not isinstance(found["clustered-3"], str)  # and the ranks go on
+        assert not isinstance(found["clustered-3"], str)  # and the ranks continue
 
 
 def test_types_are_refused():
     q, k, v, _ = tensors()
     with pytest.raises(shoal.ShoalError, match="float64"):
         distributed.attention(q.double(), k, v)
-    with pytest.raises(shoal.ShoalError, match="do not fit"):
+    with pytest.raises(shoal.ShoalError, match="do not match"):
         distributed.attention(q, k[:, :, :-1], v)
 
 

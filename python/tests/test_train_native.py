@@ -1,4 +1,4 @@
-"""The mirror of shoal_train.h and of what it is used with."""
+"""The mirror of shoal_train.h and of the structures that it uses."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ static shoal_status parse_attention(shoal_context *context, const char *text, bo
         return status;
     shoal_attention_print(parsed, kind, sizeof kind);
     return sh_fail(context, SHOAL_INVALID,
-                   "%s takes the queries as keys, but this model has keys of its own, so "
-                   "that no sense would come of it; shoal or auto keep the words, full "
-                   "is exact; the option force runs it all the same",
+                   "%s uses the queries as keys, but this model has separate keys, so "
+                   "the text would be meaningless; use shoal or auto, which keep the "
+                   "words, or full, which is exact; the option force allows it",
                    kind);
 }
 
@@ -54,18 +54,23 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
     if (!context || !context->kernels || !path || !speech)
         return sh_fail(
             context, SHOAL_INVALID,
-            "shoal_speech_open: an argument is NULL or the context was refused");
+            "shoal_speech_open: an argument is NULL or the context is invalid");
     if (wanted.beams < 0 || wanted.beams > SPEECH_MOST_BEAMS)
         return sh_fail(context, SHOAL_INVALID, "beams is %d: it must be from 1 to %d",
                        wanted.beams, SPEECH_MOST_BEAMS);
     if (wanted.batch < 0 || wanted.batch > SPEECH_MOST_BATCH)
         return sh_fail(context, SHOAL_INVALID, "batch is %d: it must be from 1 to %d",
                        wanted.batch, SPEECH_MOST_BATCH);
+    if (wanted.precision < SHOAL_PRECISION_AUTO ||
+        wanted.precision > SHOAL_PRECISION_INT8)
+        return sh_fail(context, SHOAL_INVALID, "invalid value for precision: %d",
+                       wanted.precision);
     shoal_attention parsed;
     shoal_status status =
         parse_attention(context, attention_of(&wanted), wanted.force != 0, &parsed);
     if (status == SHOAL_OK)
-        status = sh_whisper_open(context, path, wanted.exact != 0, &model);
+        status =
+            sh_whisper_open(context, path, (shoal_precision)wanted.precision, &model);
     if (status != SHOAL_OK)
         return status;
     shoal_speech sized = {.context = context, .model = model};
@@ -80,7 +85,7 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
     made->force = wanted.force != 0;
     /* Twice as many texts as windows: samples of some beside the single texts of others.
        */
-    const bool exact = wanted.exact != 0;
+    const bool exact = wanted.precision == SHOAL_PRECISION_FLOAT32;
     const int64_t fit = SPEECH_BATCH_BYTES /
                         sh_decoder_window_bytes(&made->model->file->sizes, exact);
     const int64_t chosen = fit < 1 ? 1 : fit < SPEECH_BATCH ? fit : SPEECH_BATCH;
@@ -153,6 +158,7 @@ const shoal_speech_info *shoal_speech_describe(const shoal_speech *s) {
                                 .text_layers = sizes->text_layers,
                                 .vocabulary = sizes->vocabulary,
                                 .multilingual = s->model->file->tokens.multilingual,
+                                .precision = (int32_t)s->model->precision,
                                 .bytes = s->model->bytes + s->bytes +
                                          sh_whisper_encoder_memory(s->encoder) +
                                          sh_decoder_memory(s->decoder) +
@@ -216,8 +222,8 @@ shoal_status shoal_speech_logits(shoal_speech *s, const float *encoded,
     for (int64_t i = 0; i < count; i++)
         if (text[i] < 0 || text[i] >= sizes->vocabulary)
             return sh_fail(s->context, SHOAL_INVALID,
-                           "tokens[%lld] is %d: the vocabulary has %d", (long long)i,
-                           (int)text[i], (int)sizes->vocabulary);
+                           "tokens[%lld] is %d: the vocabulary has %d tokens",
+                           (long long)i, (int)text[i], (int)sizes->vocabulary);
     sh_decoder_hear(s->decoder, 0, encoded);
     sh_decoder_begin(s->decoder, 0, 0);
     for (int64_t i = 0; i < count; i++)

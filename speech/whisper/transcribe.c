@@ -101,7 +101,7 @@ static shoal_status prepare(transcription *t) {
                        t->speech->beams);
     if (options->translate && !t->speech->model->file->tokens.multilingual)
         return sh_fail(context, SHOAL_INVALID,
-                       "translate: this model knows English only");
+                       "translate: this model supports English only");
     t->rules = (window_rules){.language = -1,
                               .translate = options->translate != 0,
                               .timestamps = !options->no_timestamps,
@@ -117,10 +117,10 @@ static shoal_status prepare(transcription *t) {
     const int32_t index = sh_language_find(name ? name : "en");
     if (index < 0 || (known->multilingual && index >= known->languages))
         return sh_fail(context, SHOAL_INVALID,
-                       "language \"%s\" is not one that this model knows", name);
+                       "language \"%s\" is not supported by this model", name);
     if (!known->multilingual && strcmp(sh_language_code(index), "en") != 0)
         return sh_fail(context, SHOAL_INVALID,
-                       "language \"%s\": this model knows English only", name);
+                       "language \"%s\": this model supports English only", name);
     if (known->multilingual)
         t->rules.language = known->first_language + index;
     strncpy(t->summary.language, sh_language_code(index), sizeof t->summary.language - 1);
@@ -277,8 +277,8 @@ static shoal_status take_encoded(transcription *t, const speech_window *window,
     for (int64_t i = 0; i < (int64_t)sizes->audio_positions * sizes->audio_width; i++)
         if (!isfinite(encoded[i])) /* would only show as an empty text */
             return sh_fail(t->speech->context, SHOAL_BAD_FILE,
-                           "the model's encoder gives NaN or infinities: its weights are "
-                           "damaged");
+                           "the encoder's outputs are NaN or infinite: the model's "
+                           "weights are damaged");
     const double begun = sh_seconds();
     sh_decoder_hear(t->speech->decoder, window->slot, encoded);
     t->guessed = t->pieces && t->guessed;

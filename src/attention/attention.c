@@ -115,8 +115,8 @@ static shoal_status refuse_masks(shoal_context *context, const attention_kind *k
                                  const char *what) {
     char others[256];
     return REFUSE(context,
-                  "%s cannot honour %s: its queries share the keys that they see; "
-                  "kinds that can: %s",
+                  "%s does not support %s, because its queries share keys; kinds that "
+                  "support it: %s",
                   kind->info.name, what, kinds_with(1, others, sizeof others));
 }
 
@@ -136,7 +136,7 @@ static shoal_status check_over(const shoal_plan *plan) {
     char others[256];
     if (!plan->kind->forward_over)
         return REFUSE(plan->context,
-                      "%s cannot be distributed over processes; kinds that can: %s",
+                      "%s does not support several processes; kinds that do: %s",
                       plan->kind->info.name, kinds_with(0, others, sizeof others));
     if (problem->causal || problem->dropout > 0 || problem->dtype != SHOAL_DTYPE_FLOAT32)
         return REFUSE(plan->context,
@@ -193,12 +193,12 @@ static shoal_status fill_problem(shoal_plan *plan) {
         problem->scale = 1 / sqrtf((float)problem->dim);
     if (kind->info.keys_are_queries &&
         (problem->queries != problem->keys || problem->kv_heads != problem->heads))
-        return REFUSE(
-            context,
-            "%s needs keys that are the queries: %lld queries of %lld heads do not "
-            "fit %lld keys of %lld heads",
-            kind->info.name, (long long)problem->queries, (long long)problem->heads,
-            (long long)problem->keys, (long long)problem->kv_heads);
+        return REFUSE(context,
+                      "%s uses the queries as keys: %lld queries of %lld heads do not "
+                      "match %lld keys of %lld heads",
+                      kind->info.name, (long long)problem->queries,
+                      (long long)problem->heads, (long long)problem->keys,
+                      (long long)problem->kv_heads);
     const int64_t B = problem->batch, H = problem->heads, G = problem->kv_heads;
     const int64_t N = problem->queries, S = problem->keys;
     const struct {
@@ -320,7 +320,8 @@ static shoal_status agree(shoal_context *context, shoal_transport *over, int64_t
     if (!all)
         return SHOAL_NO_MEMORY;
     if (over->gather(over, wide * (int64_t)sizeof *mine, mine, all) != SHOAL_OK)
-        status = sh_fail(context, SHOAL_IO, "rank %d of %d cannot talk to the others: %s",
+        status = sh_fail(context, SHOAL_IO,
+                         "rank %d of %d cannot communicate with the others: %s",
                          over->rank, over->ranks, over->message);
     for (int p = 0; p < over->ranks && status == SHOAL_OK; p++)
         if (all[p * wide] != SHOAL_OK)
@@ -498,8 +499,7 @@ static shoal_status check_groups(const attention_call *call) {
             if (group < 0 || group >= call->plan->attention.clusters)
                 return REFUSE(call->plan->context,
                               "inputs.clusters (groups) [%lld][%lld][%lld] is %d: it "
-                              "must be from 0 "
-                              "to %d",
+                              "must be from 0 to %d",
                               (long long)(head / problem->heads),
                               (long long)(head % problem->heads), (long long)i,
                               (int)group, (int)call->plan->attention.clusters - 1);
@@ -513,24 +513,24 @@ static shoal_status check_keys_are_queries(const attention_call *call) {
     const shoal_plan *plan = call->plan;
     if (inputs->k && inputs->k != inputs->q)
         return REFUSE(plan->context,
-                      "%s needs keys that are the queries: pass k = NULL (or q itself)",
+                      "%s uses the queries as keys: pass k = NULL (or q itself)",
                       plan->kind->info.name);
     for (int64_t b = 0; inputs->key_lengths && b < plan->problem.batch; b++)
         if (inputs->key_lengths[b] != live_queries(call, b))
-            return REFUSE(
-                plan->context,
-                "%s needs keys that are the queries: key_lengths[%lld] is %lld, the "
-                "queries' length is %lld",
-                plan->kind->info.name, (long long)b, (long long)inputs->key_lengths[b],
-                (long long)live_queries(call, b));
+            return REFUSE(plan->context,
+                          "%s uses the queries as keys: key_lengths[%lld] is %lld, but "
+                          "the length of the queries is %lld",
+                          plan->kind->info.name, (long long)b,
+                          (long long)inputs->key_lengths[b],
+                          (long long)live_queries(call, b));
     for (int64_t b = 0; inputs->key_offsets && b <= plan->problem.batch; b++)
         if (inputs->key_offsets[b] != inputs->query_offsets[b])
-            return REFUSE(
-                plan->context,
-                "%s needs keys that are the queries: key_offsets[%lld] is %lld, "
-                "query_offsets[%lld] is %lld; pass key_offsets = NULL",
-                plan->kind->info.name, (long long)b, (long long)inputs->key_offsets[b],
-                (long long)b, (long long)inputs->query_offsets[b]);
+            return REFUSE(plan->context,
+                          "%s uses the queries as keys: key_offsets[%lld] is %lld, but "
+                          "query_offsets[%lld] is %lld; pass key_offsets = NULL",
+                          plan->kind->info.name, (long long)b,
+                          (long long)inputs->key_offsets[b], (long long)b,
+                          (long long)inputs->query_offsets[b]);
     return SHOAL_OK;
 }
 
@@ -737,10 +737,10 @@ static shoal_status check_gradients(attention_call *now,
     const shoal_plan *plan = now->plan;
     if (!plan->with_backward)
         return REFUSE(plan->context,
-                      "shoal_backward: the plan was made without SHOAL_WITH_BACKWARD");
+                      "shoal_backward: the plan was created without SHOAL_WITH_BACKWARD");
     if (now->state == plan->state && !plan->state_is_filled)
         return REFUSE(plan->context,
-                      "shoal_backward: there was no shoal_forward into the plan's state");
+                      "shoal_backward: call shoal_forward into the plan's state first");
     if (!gradients)
         return REFUSE(plan->context, "shoal_backward: gradients is NULL");
     now->own_gradients = shoal_gradients_defaults();

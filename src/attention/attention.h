@@ -39,7 +39,8 @@ enum option {
     OPTION_KEYCLUSTERS = 64,
     OPTION_BLOCK = 128,
     OPTION_POOL = 256,
-    OPTION_NEAR = 512
+    OPTION_NEAR = 512,
+    OPTION_FORM = 1024
 };
 
 /* One call: the plan, what the caller gave, and where the state lies. */

@@ -105,8 +105,8 @@ static void sum(distributed_call *run, int32_t *values, int64_t count) {
 
 shoal_status sh_distributed_failure(const distributed_call *run) {
     return sh_fail(run->call->plan->context, SHOAL_IO,
-                   "rank %d of %d cannot talk to the others: %s", run->over->rank,
-                   run->over->ranks, run->over->message);
+                   "rank %d of %d cannot communicate with the others: %s",
+                   run->over->rank, run->over->ranks, run->over->message);
 }
 
 /* Where this rank's positions lie among all; [P][2 + 2 batch] numbers are there. */
@@ -128,7 +128,7 @@ static shoal_status find_ranges(distributed_call *run) {
         if (range.queries > INT32_MAX || range.keys > INT32_MAX)
             return REFUSE(run->call->plan->context,
                           "sequence %lld has %lld queries and %lld keys on all ranks: "
-                          "at most %d of each are possible",
+                          "the maximum is %d of each",
                           (long long)b, (long long)range.queries, (long long)range.keys,
                           INT32_MAX);
     }

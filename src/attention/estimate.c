@@ -21,6 +21,7 @@
    one and has other groups. */
 typedef struct {
     double out_squared; /* squared length of the output, all live queries */
+    double out_centred; /* the same without the mean over each head's queries */
     float *distances;   /* [live queries], head by head; NULL where there is no guide */
     double total;       /* their sum; 0 where there is no guide */
 } guide;
@@ -62,6 +63,22 @@ static double compare_head(const row_view out, int64_t queries, int64_t dim,
     return total;
 }
 
+/* Squared length of a head's rows without their mean. */
+static double centred_square(row_view out, int64_t queries, int64_t dim) {
+    double total = 0;
+    for (int64_t d = 0; d < dim; d++) {
+        double sum = 0, squares = 0;
+        for (int64_t i = 0; i < queries; i++)
+            sum += (double)out.data[i * out.stride + d];
+        for (int64_t i = 0; i < queries; i++) {
+            const double x = (double)out.data[i * out.stride + d] - sum / (double)queries;
+            squares += x * x;
+        }
+        total += squares;
+    }
+    return total;
+}
+
 static shoal_status compare_heads(const attention_call *call, const float *out,
                                   shoal_plan *plan, float *guided, guide *made) {
     const shoal_problem *problem = &call->plan->problem;
@@ -72,6 +89,7 @@ static shoal_status compare_heads(const attention_call *call, const float *out,
         const row_view mine = sh_query_rows(call, out, problem->out_strides, b, h);
         made->out_squared +=
             compare_head(mine, view.queries, problem->value_dim, NULL, NULL);
+        made->out_centred += centred_square(mine, view.queries, problem->value_dim);
         if (!plan)
             continue;
         const score_masks masks = sh_masks_of(call, &view);
@@ -160,6 +178,9 @@ typedef struct {
     int64_t b, h, i;
     double weight; /* what it counts for: the inverse of its probability */
     double error_squared, exact_squared, out_squared, largest;
+    /* In totals: */
+    double mean_squared;   /* squared length of the mean errors, times the queries */
+    double weight_squared; /* sum of weight^2 error_squared, of the head at hand */
 } sample;
 
 typedef struct {
@@ -167,6 +188,11 @@ typedef struct {
     const float *out;
     sample samples[BATCH];
     int64_t count;
+    int all;       /* every live query is a sample */
+    float *errors; /* [BATCH][Dv] */
+    double *sums;  /* [Dv]: of weight x error, of the head at hand */
+    int64_t head;  /* it; -1 before the first */
+    int64_t queries;
 } sample_batch;
 
 static double dot(const float *a, const float *b, int64_t count) {
@@ -186,8 +212,9 @@ static double exact_score(const shoal_plan *plan, const float *q, const float *k
 
 /* A NaN, once there, stays. */
 static void compare_slice(sample *at, const double *exact, const float *out,
-                          int64_t count) {
+                          int64_t count, float *errors) {
     for (int64_t f = 0; f < count; f++) {
+        errors[f] = (float)((double)out[f] - exact[f]);
         const double error = fabs((double)out[f] - exact[f]);
         at->error_squared += error * error;
         at->exact_squared += exact[f] * exact[f];
@@ -236,15 +263,40 @@ static void sample_task(void *shared, int64_t task, int thread) {
         }
         for (int64_t f = 0; f < count && sum != 0; f++)
             exact[f] /= sum;
-        compare_slice(at, exact, out.data + at->i * out.stride + first, count);
+        compare_slice(at, exact, out.data + at->i * out.stride + first, count,
+                      batch->errors + task * problem->value_dim + first);
     }
+}
+
+/* Adds the mean error of the head at hand to the total. Pairs of different samples tell
+   its square without a bias. */
+static void finish_head(sample_batch *batch, sample *total) {
+    const int64_t dim = batch->call->plan->problem.value_dim;
+    double square = batch->all ? 0 : -total->weight_squared;
+    for (int64_t d = 0; d < dim && batch->head >= 0; d++)
+        square += batch->sums[d] * batch->sums[d];
+    if (batch->head >= 0 && batch->queries > 0 && !(square <= 0))
+        total->mean_squared += square / (double)batch->queries;
+    total->weight_squared = 0;
+    for (int64_t d = 0; d < dim; d++)
+        batch->sums[d] = 0;
 }
 
 /* Adds the batch's samples to the total, in their order. */
 static void finish_batch(sample_batch *batch, sample *total) {
+    const shoal_problem *problem = &batch->call->plan->problem;
     sh_team_run(sh_team_of(batch->call->plan->context), batch->count, sample_task, batch);
     for (int64_t s = 0; s < batch->count; s++) {
         const sample *at = &batch->samples[s];
+        const float *errors = batch->errors + s * problem->value_dim;
+        if (at->b * problem->heads + at->h != batch->head) {
+            finish_head(batch, total);
+            batch->head = at->b * problem->heads + at->h;
+            batch->queries = sh_view_of(batch->call, at->b, at->h).queries;
+        }
+        for (int64_t d = 0; d < problem->value_dim; d++)
+            batch->sums[d] += at->weight * (double)errors[d];
+        total->weight_squared += at->weight * at->weight * at->error_squared;
         total->error_squared += at->weight * at->error_squared;
         total->exact_squared += at->weight * at->exact_squared;
         total->out_squared += at->weight * at->out_squared;
@@ -268,11 +320,16 @@ enum { EVEN_SHARE = 5 /* one part in so many of the probability is even */ };
    shares, at random. A query that holds several marks counts for each of them. */
 static sample compare_samples(const attention_call *call, const float *out,
                               const guide *guided, int64_t live, int64_t wanted,
-                              uint64_t seed) {
+                              uint64_t seed, float *errors, double *sums) {
     const shoal_problem *problem = &call->plan->problem;
     const double unit = 1.0 / 9007199254740992.0; /* 2^-53 */
     const int even = !(guided->total > 0) || wanted == live;
-    sample_batch batch = {.call = call, .out = out};
+    sample_batch batch = {.call = call,
+                          .out = out,
+                          .all = wanted == live,
+                          .errors = errors,
+                          .sums = sums,
+                          .head = -1};
     sample total = {0};
     double passed = 0;
     int64_t marks = 0, query = 0;
@@ -305,6 +362,7 @@ static sample compare_samples(const attention_call *call, const float *out,
         }
     }
     finish_batch(&batch, &total);
+    finish_head(&batch, &total);
     return total;
 }
 
@@ -320,6 +378,25 @@ static double relative_error(const sample *total, const guide *guided) {
                 (exact > 0 || isnan(exact) ? exact : total->exact_squared));
 }
 
+/* The same of what distinguishes the queries of a head. */
+static double centred_error(const sample *total, const guide *guided) {
+    const double error = total->error_squared - total->mean_squared;
+    return error > 0 || isnan(error) ? sqrt(error / guided->out_centred) : 0;
+}
+
+/* Room for the errors of a batch. */
+typedef struct {
+    int64_t dim;
+    float *errors;
+    double *sums;
+} error_rows;
+
+static void place_errors(void *argument, block_layout *block) {
+    error_rows *rows = argument;
+    rows->errors = reserve_floats(block, BATCH, rows->dim);
+    rows->sums = sh_reserve(block, rows->dim, sizeof(double));
+}
+
 static shoal_status estimate(const attention_call *call, const float *out,
                              int64_t samples, uint64_t seed, shoal_error *error) {
     const int64_t live = count_live(call), wanted = min(samples, live);
@@ -328,11 +405,18 @@ static shoal_status estimate(const attention_call *call, const float *out,
     if (wanted == 0)
         return SHOAL_OK;
     TRY(create_guide(call, out, live, wanted < live, &guided));
-    const sample total = compare_samples(call, out, &guided, live, wanted, seed);
-    error->largest_error = total.largest;
-    error->relative_error = relative_error(&total, &guided);
+    error_rows rows = {.dim = call->plan->problem.value_dim};
+    void *memory = sh_allocate_parts(call->plan->context, place_errors, &rows, NULL);
+    if (memory) {
+        const sample total = compare_samples(call, out, &guided, live, wanted, seed,
+                                             rows.errors, rows.sums);
+        error->largest_error = total.largest;
+        error->relative_error = relative_error(&total, &guided);
+        error->centred_error = centred_error(&total, &guided);
+    }
+    sh_release(call->plan->context, memory);
     destroy_guide(call, &guided);
-    return SHOAL_OK;
+    return memory ? SHOAL_OK : SHOAL_NO_MEMORY;
 }
 
 /* ---- Half precision ---------------------------------------------------------------- */
@@ -416,9 +500,8 @@ shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
                       "shoal_error_estimate: error is NULL or samples, %lld, is negative",
                       (long long)samples);
     if (plan->problem.dropout > 0)
-        return REFUSE(plan->context,
-                      "shoal_error_estimate: the plan has dropout, whose outputs are "
-                      "not the attention's: plan without it");
+        return REFUSE(plan->context, "shoal_error_estimate: the plan has dropout, which "
+                                     "changes the outputs; create a plan without it");
     if (!out && min(samples, count_live(&call)) > 0)
         return REFUSE(plan->context, "shoal_error_estimate: out is NULL");
     shoal_error found;

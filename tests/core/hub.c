@@ -1,4 +1,4 @@
-#define _POSIX_C_SOURCE 200809L /* barriers */
+#define _POSIX_C_SOURCE 200809L /* for barriers */
 #include "hub.h"
 
 #include <pthread.h>

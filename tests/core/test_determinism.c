@@ -1,5 +1,6 @@
-/* The same input and seed: the same bits on any number of threads, and the same groups on
-   any instruction set. Sequences are long enough to be cut into blocks. */
+/* The same input and seed give the same bits on any number of threads, and the same
+   clusters on any instruction set. Sequences are long enough to be divided into
+   blocks. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +12,8 @@ static const int THREADS[] = {2, 3, 7};
 
 static const char *KINDS[TEST_KINDS + 1];
 
-/* Kinds that take as long as full get shorter sequences: several blocks still, in
-   bearable time. */
+/* Kinds with quadratic cost get shorter sequences: still several blocks, in acceptable
+   time. */
 static int64_t long_length(const shoal_attention *attention) {
     const shoal_problem problem = {.size = sizeof(shoal_problem),
                                    .batch = 1,
@@ -148,7 +149,7 @@ static void groups_are_the_same_on_every_instruction_set(void **state) {
     compare_instruction_sets(&spec);
 }
 
-/* In the keys' metric: everything that leads to a group is floating point. */
+/* In the metric of the keys clusters depend on floating-point arithmetic only. */
 static void groups_by_keys_are_the_same_on_every_instruction_set(void **state) {
     const int32_t ranks[] = {1, 3, 16, 33, 1024};
     const int64_t dims[] = {1, 3, 16, 65, 100};
@@ -165,7 +166,7 @@ static void groups_by_keys_are_the_same_on_every_instruction_set(void **state) {
     compare_instruction_sets(&spec);
 }
 
-/* A plan keeps nothing from one call to the next, not even of infinities. */
+/* A plan keeps nothing from one call to the next, not even infinities. */
 static void plans_can_be_used_again(void **state) {
     for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec spec = short_spec(KINDS[kind]);
@@ -185,7 +186,7 @@ static void plans_can_be_used_again(void **state) {
     }
 }
 
-/* The seed is heard: other seeds give other groups. */
+/* Other seeds give other clusters. */
 static void check_seeds_matter(const char *kind) {
     case_spec spec = short_spec(kind), other_spec = spec;
     other_spec.attention.seed++;
@@ -205,7 +206,7 @@ static void seeds_matter(void **state) {
 }
 
 int main(void) {
-    /* A window much wider than a block of queries. */
+    /* A sliding window much wider than a block of queries. */
     test_kinds((shoal_attention){.clusters = 50,
                                  .topk = 32,
                                  .rounds = 2,

@@ -1,5 +1,6 @@
-/* One sequence over several ranks is what one process makes of it: the same groups and
-   top keys, outputs and gradients to rounding; what crosses does not grow with it. */
+/* One sequence over several ranks gives the result of one process: the same clusters
+   and exact keys, and outputs and gradients up to rounding; the communication does not
+   grow with the length. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +19,10 @@ typedef struct {
     int64_t query_lengths[MOST_BATCH], key_lengths[MOST_BATCH];
     int ranks, threads;
     int64_t query_cuts[MOST_RANKS + 1], key_cuts[MOST_RANKS + 1];
-    float *out, *dout, *dq, *dk, *dv; /* one process's */
-    float *outs, *dqs, *dks, *dvs;    /* of the ranks, put together */
-    int32_t *groups, *top;            /* one process's */
-    int32_t *groups_of_ranks, *tops;  /* [ranks] of the latter */
+    float *out, *dout, *dq, *dk, *dv; /* of one process */
+    float *outs, *dqs, *dks, *dvs;    /* of the ranks, combined */
+    int32_t *groups, *top;            /* of one process */
+    int32_t *groups_of_ranks, *tops;  /* [ranks] of the above */
     shoal_status status[MOST_RANKS];
     char message[MOST_RANKS][256];
 } distributed_case;
@@ -42,8 +43,8 @@ static int64_t tops_size(const distributed_case *c) {
            (int64_t)c->attention.topk;
 }
 
-/* Rows first .. last - 1 of every [..][positions][features], one below the other; back:
-   the other way. */
+/* Copies rows first .. last - 1 of every [..][positions][features] to a contiguous
+   part, or back. */
 static void move_rows(void *whole, void *part, int64_t units, int64_t positions,
                       int64_t first, int64_t last, size_t row, int back) {
     for (int64_t u = 0; u < units; u++) {
@@ -209,8 +210,8 @@ static void destroy(distributed_case *c) {
         free(all[i]);
 }
 
-/* |a - b| / |b|, both as one vector, is at most `most`. With one key gradients are 0, and
-   what is there is rounding. */
+/* |a - b| / |b|, both as one vector, is at most `most`. With one key gradients are 0 up
+   to rounding. */
 static void check_near(const char *name, const char *what, const float *a, const float *b,
                        int64_t count, double most) {
     double difference = 0, size = 0;
@@ -242,7 +243,7 @@ static void check_case(const distributed_case *c, const char *name) {
 
 static void cut(int64_t *cuts, int ranks, int64_t n, uint64_t seed) {
     cuts[0] = 0;
-    for (int p = 1; p < ranks; p++) /* in order, and some ranks get nothing */
+    for (int p = 1; p < ranks; p++) /* increasing; some ranks get nothing */
         cuts[p] = test_pick(seed, (uint64_t)p, 0, 3)
                       ? test_pick(seed, (uint64_t)p + 50, cuts[p - 1], n)
                       : cuts[p - 1];
@@ -304,7 +305,7 @@ static void random_case(const char *kind, int ranks, uint64_t seed) {
 
 static const int ranks_tried[] = {1, 2, 3, 4, 7};
 
-/* One head of 8 features, as many keys as queries, cut evenly. */
+/* One head of 8 features, as many keys as queries, divided evenly. */
 static distributed_case fixed_case(const char *kind, int64_t n, int ranks,
                                    uint64_t seed) {
     distributed_case c = {.ranks = ranks, .threads = 1, .attention = parsed(kind)};
@@ -341,8 +342,8 @@ static void every_kind(void **state) {
                             100 * seed + (uint64_t)(10 * k + r));
 }
 
-/* Few different queries and keys: centres lose their members and move, and scores tie, on
-   every rank as in one process. */
+/* Few distinct queries and keys: centres lose their members and move, and scores tie,
+   on every rank as in one process. */
 static void alike(void **state) {
     (void)state;
     for (int64_t r = 0; r < COUNT_OF(ranks_tried); r++)
@@ -361,7 +362,7 @@ static void alike(void **state) {
         }
 }
 
-/* Scores so sharp that what the top keys leave is lost by subtraction: the other keys are
+/* Scores so sharp that the weight of the other keys is lost by cancellation: they are
    summed directly, on all ranks. */
 static void sharp(void **state) {
     (void)state;
@@ -375,7 +376,7 @@ static void sharp(void **state) {
         }
 }
 
-/* More than a chunk of keys on a rank, the paper's numbers. */
+/* More than a chunk of keys per rank, with the paper's numbers. */
 static void long_sequence(void **state) {
     (void)state;
     const char *kinds[] = {"i-clustered-100", "q-clustered-100"};
@@ -386,7 +387,7 @@ static void long_sequence(void **state) {
     }
 }
 
-/* All keys are one rank's: the gradients of their rows come to it in turns. */
+/* One rank has all keys: it receives the gradients of their rows in turn. */
 static void one_has_the_keys(void **state) {
     (void)state;
     for (int owner = 0; owner < MOST_RANKS; owner += 3) {
@@ -450,28 +451,28 @@ static size_t workspace_over(int ranks) {
     return bytes;
 }
 
-/* Nor does what a rank holds grow with their number. */
+/* The memory of a rank does not grow with their number. */
 static void memory_does_not_grow(void **state) {
     (void)state;
     assert_in_range(workspace_over(600), 1, workspace_over(4) * 11 / 10);
     assert_in_range(workspace_over(4096), 1, workspace_over(4) * 3 / 2);
 }
 
-/* What rank 0 sends does not depend on the positions. */
+/* The amount that rank 0 sends does not depend on the number of positions. */
 static void bytes_do_not_grow(void **state) {
     int64_t sent[2];
     (void)state;
     for (int i = 0; i < 2; i++) {
         distributed_case c =
             fixed_case("i-clustered-30:topk=4,iterations=4", i ? 16384 : 4096, 4, 3);
-        /* Top keys that no other group has: none to spare. */
+        /* Exact keys that no other cluster has: the maximum amount. */
         sent[i] = hub_run(c.ranks, 0, run_rank, &c);
         destroy(&c);
     }
     assert_in_range(sent[1], sent[0] / 2, sent[0] * 5 / 4);
 }
 
-/* A call of the transport that fails ends the call, on every rank, with a message. */
+/* A failing call of the transport ends the operation on every rank, with a message. */
 static void transport_fails(void **state) {
     const char *kinds[] = {"i-clustered-9:topk=4", "clustered-9", "full"};
     (void)state;
@@ -488,7 +489,7 @@ static void transport_fails(void **state) {
         }
 }
 
-/* ---- Refusals --------------------------------------------------------------------- */
+/* ---- Errors ----------------------------------------------------------------------- */
 
 typedef struct {
     int what;
@@ -561,19 +562,18 @@ static void refused_rank(void *shared, shoal_transport *transport) {
     shoal_context_destroy(context);
 }
 
-/* What one rank cannot do is refused on all, and nobody waits for the others. */
+/* Invalid arguments of one rank are rejected on all, without a deadlock. */
 static void refusals(void **state) {
-    const char *said[REFUSALS] =
-        {[OTHER_KIND] = "rank 1 has another version",
-         [OTHER_DIM] = "rank 1 has another version",
-         [ONE_SPELLS_WRONG] = "rank 1 of 3 rejected",
-         [NO_SUCH_KIND] =
-             "kinds that can: full, clustered-C, i-clustered-C, q-clustered-C",
-         [SHOAL_IS_NOT] = "shoal-C cannot be distributed",
-         [CAUSAL] = "without causal order",
-         [BAD_LENGTH] = "rank 1 of 3 rejected",
-         [GROUPS_ON_ONE] = "inputs.clusters are given on rank 1",
-         [BIAS] = "cannot have biases"};
+    const char *said[REFUSALS] = {
+        [OTHER_KIND] = "rank 1 has another version",
+        [OTHER_DIM] = "rank 1 has another version",
+        [ONE_SPELLS_WRONG] = "rank 1 of 3 rejected",
+        [NO_SUCH_KIND] = "kinds that do: full, clustered-C, i-clustered-C, q-clustered-C",
+        [SHOAL_IS_NOT] = "shoal-C does not support several processes",
+        [CAUSAL] = "without causal order",
+        [BAD_LENGTH] = "rank 1 of 3 rejected",
+        [GROUPS_ON_ONE] = "inputs.clusters are given on rank 1",
+        [BIAS] = "cannot have biases"};
     (void)state;
     for (int what = 0; what < REFUSALS; what++) {
         refusal r = {.what = what};

@@ -1,5 +1,5 @@
-/* Problems in half precision, in every kind: what comes out is what the same numbers in
-   float32 give, rounded once, to the bit. */
+/* Problems in half precision, in every kind: the result has the bits of the float32
+   result, rounded once. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 #include "kernels/half.h"
 
-enum { PROBLEMS_PER_KIND = 6, HALF_GUARD = 0xffab /* a NaN that nothing computes */ };
+enum { PROBLEMS_PER_KIND = 6, HALF_GUARD = 0xffab /* a NaN that is never computed */ };
 
 static const shoal_dtype DTYPES[] = {SHOAL_DTYPE_FLOAT16, SHOAL_DTYPE_BFLOAT16};
 static const int64_t LENGTHS[] = {0, 1, 2, 17, 64, 65, 97, 130, 257, 300};
@@ -41,7 +41,7 @@ static case_spec random_spec(const char *kind, uint64_t seed) {
     return spec;
 }
 
-/* ---- Arrays of halves -------------------------------------------------------------- */
+/* ---- Arrays in half precision ----------------------------------------------------- */
 
 static uint16_t narrow(float x, shoal_dtype dtype) {
     return dtype == SHOAL_DTYPE_FLOAT16 ? round_to_half(x) : round_to_bfloat(x);
@@ -51,14 +51,14 @@ static float widen(uint16_t x, shoal_dtype dtype) {
     return dtype == SHOAL_DTYPE_FLOAT16 ? half_to_float(x) : bfloat_to_float(x);
 }
 
-/* Rounds what is there to halves; what is not a number stays as it is. */
+/* Rounds to half precision; NaN is unchanged. */
 static void round_tensor(const tensor *t, shoal_dtype dtype) {
     for (int64_t i = 0; i < t->elements; i++)
         if (!isnan(t->data[i]))
             t->data[i] = widen(narrow(t->data[i], dtype), dtype);
 }
 
-/* A tensor's memory in halves; the guard where it has one. */
+/* A tensor's memory in half precision, with its guards. */
 static uint16_t *half_copy(const tensor *t, shoal_dtype dtype) {
     uint16_t *halves = test_memory(t->elements + 1, sizeof *halves);
     for (int64_t i = 0; i < t->elements; i++)
@@ -78,8 +78,7 @@ static void check_halves(const uint16_t *got, const tensor *expected, shoal_dtyp
     for (int64_t i = 0; i < expected->elements; i++) {
         const uint16_t right =
             isnan(expected->data[i]) ? HALF_GUARD : narrow(expected->data[i], dtype);
-        /* Zeros may differ in their sign only where a float underflows, which is the
-           same here: none does. */
+        /* Signs of zeros could differ only if a float underflowed; none does. */
         if (got[i] != right)
             fail_msg("%s[%lld] is %#x, not %#x: %s", name, (long long)i, got[i], right,
                      case_text(c));
@@ -157,7 +156,7 @@ static void run_halves(shoal_context *context, attention_case *c, shoal_dtype dt
     release(&a);
 }
 
-/* In floats, where backward gets outputs that were rounded. */
+/* In float32, with the rounded outputs passed to backward. */
 static void check_spec(const case_spec *spec, shoal_dtype dtype, const char *isa,
                        int threads) {
     attention_case c = case_create(spec);
@@ -188,7 +187,7 @@ static void halves_are_floats_rounded(void **state) {
                 }
 }
 
-/* auto looks at its error, and takes full attention where that is too large. */
+/* auto estimates its error, and uses full attention if it is too large. */
 static void auto_with_a_tolerance(void **state) {
     const char *const kinds[] = {"auto:tolerance=0.5", "auto:tolerance=0.02", "auto"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++)
@@ -207,7 +206,7 @@ static void auto_with_a_tolerance(void **state) {
         }
 }
 
-/* The error of outputs in halves is that of the floats that they are. */
+/* The error of half-precision outputs equals that of the same values in float32. */
 static void errors_are_estimated(void **state) {
     const char *const kinds[] = {"full", "clustered-7", "lsh-2", "local-8"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++)
@@ -257,7 +256,7 @@ static void errors_are_estimated(void **state) {
         }
 }
 
-/* The reference reads halves by their definition. */
+/* The reference converts half precision by definition. */
 static void the_reference_reads_halves(void **state) {
     for (int64_t d = 0; d < COUNT_OF(DTYPES); d++) {
         enum { N = 40, D = 4 };
@@ -291,7 +290,7 @@ static void the_reference_reads_halves(void **state) {
     }
 }
 
-/* ---- Memory and refusals ----------------------------------------------------------- */
+/* ---- Memory and errors ------------------------------------------------------------ */
 
 static size_t workspace(const char *kind, shoal_dtype dtype, int64_t batch,
                         unsigned flags) {
@@ -314,7 +313,8 @@ static size_t workspace(const char *kind, shoal_dtype dtype, int64_t batch,
     return bytes;
 }
 
-/* full converts blocks; others a head for each thread, however many heads there are. */
+/* full converts blocks; other kinds convert one head per thread, for any number of
+   heads. */
 static void memory_is_bounded(void **state) {
     const size_t head = (size_t)4096 * 64 * sizeof(float);
     const char *const by_blocks[] = {"full", "local-64"};

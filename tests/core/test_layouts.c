@@ -1,5 +1,5 @@
-/* Layout is only strides, and a head is alone: neither where the numbers lie in memory
-   nor what else is in the batch changes a single bit. */
+/* Results do not depend on the memory layout nor on other heads of the batch, bit for
+   bit. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,8 +107,8 @@ static void heads_are_alone(void **state) {
             }
 }
 
-/* Lengths on both sides of where shoal's numbers change, self-attention with near keys
-   among them; the kinds' numbers are those of each sequence. */
+/* Lengths on both sides of the thresholds of shoal's defaults, including self-attention
+   with neighbouring keys; the numbers are those of each sequence. */
 static void sequences_have_their_own_numbers(void **state) {
     static const char *const kinds[] = {"shoal", "shoal-110", "shoal:topk=9,block=16"};
     static const int64_t lengths[] = {8300, 8000, 190};
@@ -135,7 +135,7 @@ static void sequences_have_their_own_numbers(void **state) {
     }
 }
 
-/* q, k and v may be one and the same array. */
+/* q, k and v may be the same array. */
 static void inputs_may_overlap(void **state) {
     for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec spec = layout_spec(KINDS[kind], LAYOUT_CONTIGUOUS, false);

@@ -1,5 +1,5 @@
-/* Causal order, biases, masks and dropout, in every kind that has them: against the
-   reference over random problems, and what must hold beside. */
+/* Causal order, biases, masks and dropout, in every kind that supports them: compared
+   with the reference on random problems, and properties. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static pair_layout random_pairs(uint64_t seed, uint64_t stream) {
     return picked > 0 ? (pair_layout)picked : PAIRS_NONE;
 }
 
-/* Key clusters and near positions. */
+/* Key clusters and neighbouring positions. */
 static void vary_shoal(uint64_t seed, shoal_attention *attention) {
     static const int32_t clusters[] = {1, 3, 8, 24}, blocks[] = {1, 3, 8, 24};
     if (attention->kind != SHOAL_KIND_SHOAL)
@@ -86,7 +86,7 @@ static void check_case(const case_spec *spec) {
     }
 }
 
-/* The state is the kind's facts. */
+/* state: properties of the kind. */
 static void check_kind(void **state) {
     shoal_kind kind = ((const shoal_kind_info *)*state)->defaults.kind;
     const uint64_t count = kind == SHOAL_KIND_SHOAL ? 40 : PROBLEMS_PER_KIND;
@@ -96,7 +96,7 @@ static void check_kind(void **state) {
     }
 }
 
-/* ---- What must hold --------------------------------------------------------------- */
+/* ---- Properties ------------------------------------------------------------------- */
 
 static case_spec long_spec(shoal_kind kind) {
     return (case_spec){.attention = facts_of(kind)->defaults,
@@ -205,8 +205,8 @@ static void masks_are_biases(void **state) {
     }
 }
 
-/* Where every score is the type's lowest number, PyTorch's way to mask, keys weigh the
-   same; where every score is -inf, nothing does. */
+/* If every score is the lowest finite number, as in PyTorch's masks, all keys have the
+   same weight; if every score is -inf, none has. */
 static void lowest_biases(void **state) {
     float q[4] = {1, 2, 3, 4}, k[4] = {1, 1, 2, 2}, v[4] = {1, 2, 3, 6}, out[4];
     float bias[16];
@@ -250,7 +250,7 @@ static void dropout_keeps_the_mean(void **state) {
     assert_true(shoal_dropout_factor(1, 7, 0, 0, 0) == 0);
 }
 
-/* The error of an exact kind under a mask is none. */
+/* An exact kind with a mask has no error. */
 static void errors_are_estimated(void **state) {
     case_spec spec = long_spec(SHOAL_KIND_FULL);
     spec.queries = spec.keys = 150;
@@ -265,7 +265,7 @@ static void errors_are_estimated(void **state) {
     case_destroy(&c);
 }
 
-/* Where every key is hidden, outputs and gradients are 0, in every kind. */
+/* If every key is hidden, outputs and gradients are 0, in every kind. */
 static void no_key_is_left(void **state) {
     const char *kinds[TEST_KINDS + 1];
     test_kinds((shoal_attention){.clusters = 5, .topk = 4}, kinds);
@@ -295,7 +295,7 @@ static void no_key_is_left(void **state) {
         }
 }
 
-/* The same problem without the keys that are hidden. The caller destroys it. */
+/* The same problem without the hidden keys. The caller destroys it. */
 static attention_case without_hidden(const attention_case *c) {
     case_spec spec = c->spec;
     int64_t to = 0;
@@ -323,8 +323,8 @@ static void check_rows(const float *a, const float *b, int64_t count) {
 
 static const float NOTHING[64] = {0};
 
-/* The rest of the keys have what they would have alone, also where numbers follow from
-   sizes; hidden ones have gradients of 0. */
+/* The visible keys have the results that they would have alone, also if options depend
+   on sizes; hidden keys have zero gradients. */
 static void hidden_keys_are_absent(void **state) {
     const char *const kinds[] = {"full",
                                  "clustered-6",
@@ -369,8 +369,8 @@ static void hidden_keys_are_absent(void **state) {
     }
 }
 
-/* auto's look at its error has the bias in what it compares with, and so has the error
-   estimate: here it hides half of the keys and moves the others. */
+/* auto's error estimate uses the bias, and so does shoal_error_estimate: here the bias
+   hides half of the keys and shifts the others. */
 static void auto_judges_with_the_bias(void **state) {
     case_spec spec = {.attention = spelled("auto:tolerance=0.2"),
                       .batch = 1,
@@ -395,7 +395,7 @@ static void auto_judges_with_the_bias(void **state) {
     case_destroy(&c);
 }
 
-/* ---- Refusals --------------------------------------------------------------------- */
+/* ---- Errors ----------------------------------------------------------------------- */
 
 static void check_message(shoal_context *context, shoal_status status, const char *kind) {
     assert_int_equal(status, SHOAL_INVALID);
@@ -488,7 +488,7 @@ int main(void) {
         cmocka_unit_test(other_kinds_refuse),
         cmocka_unit_test(bad_numbers_are_refused),
     };
-    int count = 12; /* the kinds come behind them */
+    int count = 12; /* followed by one per kind */
     for (int kind = 0; shoal_kind_describe(kind); kind++)
         tests[count++] =
             (struct CMUnitTest){.name = shoal_kind_describe(kind)->name,

@@ -1,5 +1,5 @@
-/* What the oracle keeps when scores are equal, rise or fall along the keys, or are no
-   numbers at all. Comparison with the reference is in test_attention.c. */
+/* Keys kept by the oracle if scores are equal, increase or decrease along the keys, or
+   are NaN. Comparison with the reference is in test_attention.c. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,8 +8,8 @@
 
 enum { KEYS = 1000 };
 
-/* One query of 1 against keys of one feature; values are the keys' positions, so that the
-   output is the mean position of what was kept, weighted. */
+/* One query of 1 and keys of one feature; values are the keys' positions, so that the
+   output is the weighted mean position of the kept keys. */
 static float mean_position(shoal_context *context, int32_t topk, const float *keys) {
     static float values[KEYS];
     const float query = 1;
@@ -45,7 +45,7 @@ static void equal_scores_keep_the_lowest_keys(void **state) {
             keys[l] = 0.5f;
         assert_true(mean_position(context, 3, keys) == 1);
         assert_true(mean_position(context, 1, keys) == 0);
-        keys[700] = keys[900] = 0.75f; /* and then key 0 */
+        keys[700] = keys[900] = 0.75f; /* followed by key 0 */
         double weights = 2 * exp(0.25) + 1;
         double mean = exp(0.25) * (700 + 900) / weights;
         assert_true(fabs((double)mean_position(context, 3, keys) - mean) < 1e-3);
@@ -53,7 +53,7 @@ static void equal_scores_keep_the_lowest_keys(void **state) {
     }
 }
 
-/* Every block of rising keys pushes out all that was kept before. */
+/* Every block of increasing keys displaces all that were kept before. */
 static void rising_and_falling_scores(void **state) {
     static float rising[KEYS], falling[KEYS];
     for (int l = 0; l < KEYS; l++) {
@@ -68,7 +68,7 @@ static void rising_and_falling_scores(void **state) {
     }
 }
 
-/* NaN is kept before anything else; -infinity only where nothing else is left. */
+/* NaN is kept before anything else; -infinity only if nothing else is left. */
 static void scores_that_are_no_numbers(void **state) {
     static float keys[KEYS];
     for (int isa = 0; test_isa(isa); isa++) {
@@ -86,7 +86,7 @@ static void scores_that_are_no_numbers(void **state) {
     }
 }
 
-/* With room for every key it is full attention, to the last NaN. */
+/* With room for every key it equals full attention, including NaN. */
 static void enough_room_is_full(void **state) {
     case_spec spec = {.attention = {.kind = SHOAL_KIND_FULL},
                       .batch = 1,

@@ -1,4 +1,4 @@
-/* What cannot be honoured is refused with a message, and nothing is written. */
+/* Invalid arguments are rejected with a message, and nothing is written. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,7 +175,7 @@ static void plans(void **state) {
 
 /* ---- Calls --------------------------------------------------------------------- */
 
-/* Every element still the guard. */
+/* Every element is still the guard. */
 static void check_untouched(const tensor *t, const char *what) {
     tensor same = *t;
     same.data = test_memory(t->elements, sizeof(float));
@@ -194,7 +194,7 @@ static void check_refused(shoal_context *context, shoal_status status, const cha
 
 typedef void change_inputs(attention_case *c);
 
-/* Forward and backward with changed inputs, then forward as it should be. */
+/* Forward and backward with changed inputs, then a valid forward. */
 static void check_inputs_refused(const case_spec *spec, change_inputs *change,
                                  const char *what) {
     attention_case good = case_create(spec), bad = case_create(spec);
@@ -302,7 +302,7 @@ static void offsets(void **state) {
     check_inputs_refused(&spec, other_key_offsets, "other_key_offsets");
 }
 
-/* Outputs that are missing, and a kind that cannot be read. */
+/* Missing outputs, and an invalid kind. */
 static void outputs(void **state) {
     case_spec spec = usual_spec();
     attention_case c = case_create(&spec);
@@ -328,7 +328,7 @@ static void outputs(void **state) {
     case_destroy(&c);
 }
 
-/* Options that are refused still give a context to read the message from, and no more. */
+/* A context with invalid options can only be used to read the message. */
 static void contexts(void **state) {
     const shoal_options refused[] = {{.size = sizeof(shoal_options), .isa = "pentium"},
                                      {.size = sizeof(shoal_options), .threads = -1}};

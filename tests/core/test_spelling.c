@@ -1,4 +1,4 @@
-/* The spelling of an attention: what is read, what is written, and what is refused. */
+/* The spelling of an attention: reading, writing and errors. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -135,8 +135,8 @@ static void known_spellings(void **state) {
                 (shoal_attention){.kind = SHOAL_KIND_ORACLE_TOP, .topk = 32});
 }
 
-/* Every kind describes itself: its defaults are what its name alone means, and written
-   with every option they are read back as they were. */
+/* Every kind describes itself: its defaults are those of its name, and written with all
+   options they are read back unchanged. */
 static void descriptions(void **state) {
     int kinds = 0;
     for (const shoal_kind_info *info; (info = shoal_kind_describe(kinds)); kinds++) {
@@ -198,7 +198,7 @@ static shoal_attention random_attention(uint64_t seed) {
     return attention;
 }
 
-/* Each option that was written is needed: without it the text means something else. */
+/* Each option that is written is needed: without it the text has another meaning. */
 static void check_shortest(const char *text, const shoal_attention *attention) {
     const char *start = strchr(text, ':');
     while (start) {
@@ -227,7 +227,7 @@ static void round_trips(void **state) {
     }
 }
 
-/* What a kind does not use may be anything, and is no part of the text then. */
+/* Fields that a kind does not use may have any value, and are not written. */
 static void unused_fields(void **state) {
     static const struct {
         shoal_attention attention;
@@ -256,7 +256,7 @@ static void unused_fields(void **state) {
     }
 }
 
-/* As snprintf: cut, ended, and the whole length returned. */
+/* Like snprintf: truncated, terminated, and the full length returned. */
 static void little_room(void **state) {
     shoal_attention attention =
         parse("i-clustered-12345:topk=7,groups=keys,normaliser=query,bits=9,rank=5,"
@@ -274,10 +274,10 @@ static void little_room(void **state) {
     assert_int_equal(shoal_attention_print(&attention, NULL, 0), length);
 }
 
-/* ---- Refusing ------------------------------------------------------------------ */
+/* ---- Errors ----------------------------------------------------------------------- */
 
 static const struct {
-    const char *text, *part; /* the message must name the part */
+    const char *text, *part; /* the message must contain the part */
 } MALFORMED[] = {
     {"", ""},
     {" ", ""},
@@ -402,8 +402,8 @@ static void malformed_spellings(void **state) {
     }
 }
 
-/* Spellings that files of earlier versions hold, what they mean where a file spells every
-   option, and where it does not; NULL: refused. */
+/* Spellings in files of earlier versions, and their meaning in files that spell every
+   option, and in others; NULL if rejected. */
 static void stored_spellings(void **state) {
     static const char *const meant[][3] =
         {{"shoal-100", "q-clustered-100", "shoal-100"},
@@ -415,10 +415,15 @@ static void stored_spellings(void **state) {
           "q-clustered-4:topk=7,rank=2,iterations=3,seed=5"},
          {"shoal:rank=auto,keyclusters=0,block=8,pool=300,near=0", "q-clustered-100",
           "q-clustered-100"},
-         {"shoal", "shoal", "shoal"},
-         {"shoal:topk=9", "shoal:topk=9", "shoal:topk=9"},
-         {"shoal-25:keyclusters=auto", "shoal-25", "shoal-25"},
-         {"shoal-25:keyclusters=8", "shoal-25:keyclusters=8", "shoal-25:keyclusters=8"},
+         {"shoal", "shoal:form=2", "shoal"},
+         {"shoal:topk=9", "shoal:topk=9,form=2", "shoal:topk=9"},
+         {"shoal-25:keyclusters=auto", "shoal-25:form=2", "shoal-25"},
+         {"shoal-25:keyclusters=8", "shoal-25:keyclusters=8,form=2",
+          "shoal-25:keyclusters=8"},
+         {"shoal-25:keyclusters=8,form=3", "shoal-25:keyclusters=8",
+          "shoal-25:keyclusters=8"},
+         {"shoal-25:keyclusters=auto,form=2,seed=3", "shoal-25:form=2,seed=3",
+          "shoal-25:form=2,seed=3"},
          {"q-clustered-4", "q-clustered-4", "q-clustered-4"},
          {"i-clustered-7:topk=5", "i-clustered-7:topk=5", "i-clustered-7:topk=5"},
          {"shoal-:keyclusters=0", NULL, NULL},
@@ -449,7 +454,7 @@ static void stored_spellings(void **state) {
                      SHOAL_INVALID);
 }
 
-/* Text without end or sense: refused, or read as something that can be written again. */
+/* Random text is rejected, or read as something that can be written again. */
 static void random_text(void **state) {
     static const char letters[] =
         "i-clustered-100:topk=32,bits=63,seed=1lsh-4oracle-full shoal-groups=keys,rank"

@@ -1,5 +1,5 @@
-/* examples/clustered.c, the tutorial, against the library: the same clusters give the
-   same outputs and gradients. */
+/* The tutorial examples/clustered.c compared with the library: the same clusters give
+   the same outputs and gradients. */
 #define main tutorial_main
 #include "examples/clustered.c"
 #undef main

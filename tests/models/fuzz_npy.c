@@ -8,7 +8,7 @@
 #include "fuzz.h"
 #include "shoal_models.h"
 
-/* What we would write for an accepted header must be read back as the same array. */
+/* Writing an accepted header and reading it back gives the same array. */
 static void round_trip(const npy_header *header) {
     unsigned char text[NPY_PRINTED];
     npy_header again;

@@ -1,6 +1,6 @@
-/* Fuzz target of tokenizers' files: tokenizer.json; after a 'W', vocab.txt; after a 'P',
-   vocab.json, a zero byte and merges.txt. What is accepted tokenizes a text with ids that
-   it knows and spans inside the text. */
+/* Fuzz target of tokenizer files: tokenizer.json; after a 'W', vocab.txt; after a 'P',
+   vocab.json, a zero byte and merges.txt. An accepted tokenizer gives valid ids and
+   spans inside the text. */
 #define _GNU_SOURCE
 #define FUZZ_NAME "fuzz_tokenizer"
 #include "fuzz.h"

@@ -1,5 +1,5 @@
-/* Cases for a comparison with PyTorch: bench/peers/train_check.py makes the folders, runs
-   this program with SHOAL_NN_CASES naming where they are, and reads what it wrote. */
+/* Cases for a comparison with PyTorch: bench/peers/train_check.py creates the folders,
+   runs this program with SHOAL_NN_CASES set to their path, and reads its output. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

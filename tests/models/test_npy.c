@@ -1,5 +1,5 @@
-/* Arrays in files: the corpus of legal and malicious headers, pipes, and outputs that are
-   there whole or not at all. */
+/* Arrays in files: the corpus of valid and malicious headers, pipes, and atomic
+   outputs. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -108,12 +108,12 @@ static void refusals_say_why(void **state) {
         {"bad-version4", "version 4.0"},
         {"bad-header-cut", "truncated"},
         {"bad-header-length-4GiB", "4294967295"},
-        {"bad-data-cut", "23 bytes of data where its shape needs 24"},
-        {"bad-data-extra", "goes on after the 24 bytes"},
-        {"bad-float64", "holds float64 ('<f8')"},
-        {"bad-int64", "holds int64 ('<i8')"},
-        {"bad-uint8", "holds uint8 ('|u1')"},
-        {"bad-bool", "holds bool ('|b1')"},
+        {"bad-data-cut", "23 bytes of data, but its shape requires 24"},
+        {"bad-data-extra", "more than the 24 bytes"},
+        {"bad-float64", "contains float64 ('<f8')"},
+        {"bad-int64", "contains int64 ('<i8')"},
+        {"bad-uint8", "contains uint8 ('|u1')"},
+        {"bad-bool", "contains bool ('|b1')"},
         {"bad-complex64", "complex64"},
         {"bad-objects", "Python objects"},
         {"bad-structured", "structured"},
@@ -126,7 +126,7 @@ static void refusals_say_why(void **state) {
         {"bad-shape-wraps-to-6", "beyond 64 bits"},
         {"bad-rank9", "more than 8 dimensions"},
         {"bad-key-missing", "fortran_order is missing"},
-        {"bad-key-twice", "'shape' is there twice"},
+        {"bad-key-twice", "'shape' is a duplicate"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char path[512];
@@ -146,7 +146,8 @@ static void what_is_no_file_is_refused(void **state) {
     assert_non_null(strstr(shoal_context_message(context), "directory"));
 }
 
-/* Feeds a corpus file (all but the last `cut` bytes, and `more` zeros) through a pipe. */
+/* Writes a corpus file (all but the last `cut` bytes, and `more` zeros) to a pipe and
+   reads it. */
 static shoal_status read_through_pipe(const char *name, long cut, long more,
                                       shoal_array *array) {
     char path[512], bytes[4096] = {0};
@@ -176,7 +177,7 @@ static void pipes_are_read(void **state) {
         assert_int_equal(read_through_pipe(names[i], 1, 0, &array), SHOAL_BAD_FILE);
         assert_non_null(strstr(shoal_context_message(context), "truncated"));
         assert_int_equal(read_through_pipe(names[i], 0, 1, &array), SHOAL_BAD_FILE);
-        assert_non_null(strstr(shoal_context_message(context), "goes on"));
+        assert_non_null(strstr(shoal_context_message(context), "has more than"));
     }
     shoal_array array;
     assert_int_equal(read_through_pipe("ok-empty", 0, 0, &array), SHOAL_OK);
@@ -192,7 +193,7 @@ static void a_read_array_is_a_private_copy(void **state) {
     ((float *)first.data)[0] = 7;
     assert_int_equal(shoal_array_read(context, inside("copy.npy"), &second), SHOAL_OK);
     assert_memory_equal(second.data, values, sizeof values);
-    /* Replacing the file leaves what was read before alone. */
+    /* Replacing the file does not change what was read before. */
     values[1] = 9;
     assert_int_equal(shoal_array_write(context, inside("copy.npy"), &array), SHOAL_OK);
     assert_true(((float *)second.data)[1] == 2);
@@ -262,7 +263,7 @@ static void impossible_arrays_are_not_written(void **state) {
     assert_int_equal(access(path, F_OK), -1);
 }
 
-/* A file size limit stands in for a full disk. */
+/* A file size limit simulates a full disk. */
 static void a_failed_write_leaves_what_was_there(void **state) {
     static float values[100000];
     shoal_array small = {SHOAL_DTYPE_FLOAT32, 1, {3}, values, NULL, 0}, back;
@@ -330,7 +331,7 @@ static void links_pipes_and_permissions_survive(void **state) {
     close(ends[1]);
 }
 
-/* A link that leads nowhere is followed, over another one and from another folder. */
+/* A dangling link is followed, through another one and from another folder. */
 static void links_to_new_files_are_followed(void **state) {
     float value = 7;
     char first[512], second[512];
@@ -354,7 +355,7 @@ static void links_to_new_files_are_followed(void **state) {
     assert_int_equal(shoal_array_write(context, inside("nowhere.npy"), &array), SHOAL_IO);
 }
 
-/* A descriptor is written where it stands, and the file behind it is not replaced. */
+/* A descriptor is written at its position, and its file is not replaced. */
 static void descriptors_are_appended_to(void **state) {
     float value = 8;
     char path[64], bytes[256];

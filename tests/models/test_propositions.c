@@ -1,6 +1,6 @@
-/* The paper's two propositions, on random data and on the queries and keys of real
-   models; and the results of those against the reference.
-   1. Queries at most e apart have softmax rows at most e |K|_2 apart (L2).
+/* The paper's two propositions, on random data and on queries and keys of real models;
+   and the results for those compared with the reference.
+   1. Queries at distance e have softmax rows at a distance of at most e |K|_2 (L2).
    2. No row of i-clustered is farther from full than that of clustered (L1). */
 #include <math.h>
 #include <stdio.h>
@@ -17,11 +17,11 @@ typedef struct {
     int64_t heads, queries, keys, dim;
     float scale;
     int32_t clusters, topk;
-    shoal_clustering grouping; /* the propositions hold for any groups */
+    shoal_clustering grouping; /* the propositions hold for any clusters */
 } proposition_data;
 
-/* The library's weights of one kind: V is the identity, which every head shares.
-   weights: [heads][N][S]; groups: [heads][N], or NULL. */
+/* The library's weights of one kind: V is the identity, shared by all heads. weights:
+   [heads][N][S]; groups: [heads][N], or NULL. */
 static void library_weights(const proposition_data *data, shoal_kind kind, float *weights,
                             int32_t *groups) {
     int64_t keys = data->keys;
@@ -191,7 +191,7 @@ static const real_layer LAYERS[] = {
     {"qkv/minilm-l6/layer5", 8, 4, 25, 32},
 };
 
-/* The path of one of q, k and v, or NULL where the data is absent. */
+/* The path of one of q, k and v, or NULL if the data is absent. */
 static const char *layer_path(const real_layer *layer, char which) {
     char name[256];
     snprintf(name, sizeof name, "%s_%c.npy", layer->layer, which);
@@ -284,7 +284,7 @@ static void real_data_against_reference(void **state) {
                                      "q-clustered-1:topk=32", "shoal-1:topk=32"};
         for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++) {
             shoal_attention attention = spelled(kinds[kind]);
-            attention.clusters *= LAYERS[i].clusters; /* full stays without */
+            attention.clusters *= LAYERS[i].clusters; /* full has none */
             attention_case c = real_case(context, &LAYERS[i], &attention);
             shoal_plan *plan = case_run(context, &c);
             check_everything(&c, plan);

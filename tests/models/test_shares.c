@@ -1,5 +1,5 @@
-/* A batch that is divided among processes: shares with dropout are the batch's, and
-   backward tells which gradients are there. */
+/* A batch divided among processes: shares with dropout sum to the batch, and backward
+   reports which gradients are complete. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,8 +36,8 @@ static shoal_model *make_model(shoal_context *context, int32_t norm) {
     return model;
 }
 
-/* Forward and backward of sequences first .. last - 1 of the batch, with the gradients of
-   the whole batch's loss; adds to what is there. */
+/* Forward and backward of sequences first .. last - 1 of the batch, with the gradients
+   of the whole batch's loss; accumulates. */
 static void run_share(shoal_model *model, int64_t first, int64_t last) {
     int64_t own[BATCH + 1];
     float dout[ROWS * OUTPUTS], *out;
@@ -58,7 +58,7 @@ static void run_share(shoal_model *model, int64_t first, int64_t last) {
     assert_int_equal(shoal_model_backward(model, &inputs, dout, NULL), SHOAL_OK);
 }
 
-/* Some shares are empty, and some have a sequence without rows alone. */
+/* Some shares are empty, and some have only a sequence without rows. */
 static void shares_add_up_to_the_batch(void **state) {
     shoal_context *context = test_context(NULL, 1);
     shoal_model *model = make_model(context, SHOAL_NORM_PRE);
@@ -86,7 +86,7 @@ static void shares_add_up_to_the_batch(void **state) {
 typedef struct {
     const float *gradients;
     float *seen;
-    int64_t below; /* what was told of begins here */
+    int64_t below; /* start of the reported gradients */
     int parts;
 } telling;
 

@@ -1,6 +1,6 @@
-/* Encoders of text: hidden states and vectors of recorded models (tests/models/text/
-   record_models.py) are those of transformers; poolings, windows, limits, threads, kinds;
-   and folders that are wrong. */
+/* Text encoders: hidden states and vectors of recorded models (tests/models/text/
+   record_models.py) equal those of transformers; poolings, windows, limits, threads,
+   kinds; and invalid folders. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -35,7 +35,7 @@ static shoal_text_encoder *open_encoder(const char *name,
     return made;
 }
 
-/* What was recorded. */
+/* Recorded values. */
 typedef struct {
     safetensors *file;
     const int32_t *ids, *types; /* [rows] */
@@ -46,7 +46,7 @@ typedef struct {
     void *blocks[5];
 } record;
 
-/* A tensor in memory of its own: in the file it is not aligned. */
+/* A copy of a tensor, which is not aligned in the file. */
 static void *copy_of(record *r, int which, const char *name) {
     const file_tensor *t = sh_safetensors_find(r->file, name);
     assert_non_null(t);
@@ -97,7 +97,7 @@ static void expect_close(int64_t count, const float *got, const float *wanted,
 static const char *const texts[] = {"Attention in linear time.", "a", "", TIS,
                                     (HUDDLE HUDDLE)};
 
-/* ---- As transformers has it ------------------------------------------------------- */
+/* ---- Comparison with transformers ------------------------------------------------- */
 
 static void check_hidden(const char *name, const char *file, const char *attention) {
     record r = open_record(name, file);
@@ -120,7 +120,7 @@ static void hidden_states(void **state) {
     check_hidden("bert", "pairs.safetensors", NULL);
 }
 
-/* With as many top keys as there are, a clustered kind is the full attention. */
+/* With as many exact keys as there are keys, a clustered kind equals full attention. */
 static void other_kinds(void **state) {
     for (int64_t i = 0; i < COUNT_OF(names); i++)
         check_hidden(names[i], "expected.safetensors", "i-clustered-4:topk=512");
@@ -186,7 +186,7 @@ static void poolings(void **state) {
     }
 }
 
-/* Windows of a long text by hand: [CLS] some tokens [SEP], mean over all rows. */
+/* Windows of a long text computed here: [CLS] some tokens [SEP], mean over all rows. */
 static void windows(void **state) {
     enum { WINDOW = 12, STRIDE = 7, ROOM = WINDOW - 2, MOST = 400 };
     shoal_text_encoder *e =
@@ -235,8 +235,8 @@ static void windows(void **state) {
     shoal_text_encoder_destroy(e);
 }
 
-/* Cut is what the beginning alone gives; stretched positions are the plain ones where
-   there are enough, and numbers where there are not. */
+/* cut gives the result of the beginning; stretched positions are the plain ones if
+   there are enough, and finite otherwise. */
 static void long_texts(void **state) {
     for (int64_t n = 0; n < COUNT_OF(names); n++) {
         const int64_t size = 16;
@@ -264,7 +264,7 @@ static void long_texts(void **state) {
                          SHOAL_OK);
         expect_close(size, both[0], r.vectors + 3 * size, "stretched");
         char *large = test_memory(3001, 1);
-        memset(large, '.', 3000); /* a token each, or less */
+        memset(large, '.', 3000); /* a token each, or fewer */
         const char *given = large;
         assert_int_equal(shoal_text_encoder_embed(e, 1, &given, NULL, both[0]), SHOAL_OK);
         for (int64_t i = 0; i < size; i++)
@@ -298,7 +298,7 @@ static void threads_change_no_bit(void **state) {
     context = old;
 }
 
-/* ---- Refusals --------------------------------------------------------------------- */
+/* ---- Errors ----------------------------------------------------------------------- */
 
 static void wrong_calls(void **state) {
     shoal_text_encoder *e =
@@ -340,7 +340,7 @@ static void wrong_options(void **state) {
         const char *reason;
     } rows[] = {
         {{SIZE, .attention = "nonsense"}, "nonsense"},
-        {{SIZE, .attention = "lsh-1"}, "keys of its own"},
+        {{SIZE, .attention = "lsh-1"}, "separate keys"},
         {{SIZE, .window = 65}, "64 positions"},
         {{SIZE, .window = 8, .stride = 9}, "stride"},
         {{SIZE, .window = 8, .long_texts = SHOAL_LONG_TEXTS_STRETCH}, "no window"},
@@ -358,7 +358,7 @@ static void wrong_options(void **state) {
     }
 }
 
-/* A good configuration with one thing changed. */
+/* A valid configuration with one change. */
 static const struct {
     const char *key, *value, *reason;
 } changes[] = {
@@ -371,12 +371,12 @@ static const struct {
     {"num_attention_heads", "0", "num_attention_heads"},
     {"num_hidden_layers", "4", "encoder.layer.3"},
     {"num_hidden_layers", "100000", "num_hidden_layers"},
-    {"hidden_size", "32", "another shape"},
+    {"hidden_size", "32", "does not have the shape"},
     {"hidden_size", "16.5", "hidden_size"},
-    {"intermediate_size", "1000000", "another shape"},
-    {"vocab_size", "1000000000", "another shape"},
-    {"max_position_embeddings", "16777216", "another shape"},
-    {"type_vocab_size", "9", "another shape"},
+    {"intermediate_size", "1000000", "does not have the shape"},
+    {"vocab_size", "1000000000", "does not have the shape"},
+    {"max_position_embeddings", "16777216", "does not have the shape"},
+    {"type_vocab_size", "9", "does not have the shape"},
     {"layer_norm_eps", "-1", "layer_norm_eps"},
 };
 
@@ -429,7 +429,7 @@ static void wrong_configurations(void **state) {
 static void pooling_files(void **state) {
     static const struct {
         const char *text;
-        int32_t pooling; /* 0: refused */
+        int32_t pooling; /* 0 if rejected */
     } rows[] = {
         {"{\"pooling_mode_cls_token\": true, \"pooling_mode_mean_tokens\": false}",
          SHOAL_TEXT_POOLING_FIRST},
@@ -459,7 +459,7 @@ static void pooling_files(void **state) {
     }
 }
 
-/* Opening and embedding with the n-th allocation failing; true when none failed. */
+/* Opening and embedding with the n-th allocation failing; true if none failed. */
 static bool survive(const char *name, int64_t fail_at) {
     counting_allocator allocator = {.fail_at = 0};
     shoal_options options = counting_options(&allocator);

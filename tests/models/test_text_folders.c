@@ -1,5 +1,5 @@
-/* Folders of encoders as others save them: names of the first files of BERT, the modules
-   of sentence-transformers, and tables of positions that are stretched. */
+/* Folders of encoders in other formats: parameter names of the first BERT files, the
+   modules of sentence-transformers, and stretched position tables. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -48,7 +48,7 @@ static void copy_file(const char *from, const char *folder, const char *name) {
     free(bytes);
 }
 
-/* A folder with all of a recorded one but the weights. */
+/* A copy of a recorded folder without the weights. */
 static const char *copy_folder(const char *name) {
     const char *folder = make_folder();
     copy_file(recorded_text(name), folder, "config.json");
@@ -125,7 +125,7 @@ static void rename_norms(weights *w) {
     assert_int_equal(renamed, 14);
 }
 
-/* Every parameter of a model that is trained further. */
+/* Compares all parameters of a trainable model. */
 static void expect_same_model(const char *folder, const char *other) {
     const char *const folders[] = {folder, other};
     shoal_model *models[2];
@@ -146,7 +146,7 @@ static void expect_same_model(const char *folder, const char *other) {
     shoal_model_destroy(models[1]);
 }
 
-/* gamma and beta, as the published bert-base has them. */
+/* gamma and beta, as in the published bert-base. */
 static void norms_of_the_first_files(void **state) {
     const char *folder = copy_folder("bert");
     float got[COUNT_OF(texts)][SIZE], wanted[COUNT_OF(texts)][SIZE];
@@ -209,7 +209,7 @@ static void modules(void **state) {
                                            .normalize = rows[i].normalize},
               wanted[0]);
         assert_memory_equal(got, wanted, sizeof got);
-        /* A pooling that is named takes the place of them all. */
+        /* An explicit pooling replaces all of them. */
         embed(folder,
               (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
                                            .pooling = SHOAL_TEXT_POOLING_MAX},
@@ -252,8 +252,8 @@ static void modules_that_are_refused(void **state) {
 
 enum { LONGEST = 240 };
 
-/* What lies behind the table of positions in memory is large, and nothing of it is to be
-   seen: tokens of the first type are not used. */
+/* The memory after the position table has large values, which must not be used: tokens
+   have the first type only. */
 static void enlarge_behind(weights *w) {
     static float types[2 * SIZE];
     file_tensor *to = find_in(w, "token_type_embeddings");
@@ -262,7 +262,7 @@ static void enlarge_behind(weights *w) {
     assert_int_equal(sh_file_tensor_to_f32(context, to, types), SHOAL_OK);
     to->dtype = DTYPE_F32;
     for (int64_t j = 0; j < SIZE; j++)
-        types[j] = (float)(j % 3) * 1e6f; /* a norm would hide what is the same */
+        types[j] = (float)(j % 3) * 1e6f; /* a norm would hide a constant */
     to->data = types;
 }
 
@@ -278,9 +278,9 @@ static void stretch(const float *old, int64_t positions, int64_t count, float *t
     }
 }
 
-/* A recorded folder with a table of positions for `count` tokens, each of its rows where
-   the model's are when they are stretched; count 0: the model's own table. The first rows
-   of the table are no positions. */
+/* A recorded folder with a position table for `count` tokens, interpolated from the
+   model's; count 0 keeps the model's table. The first rows of the table are not
+   positions. */
 static const char *make_stretched(const char *name, int64_t first, int64_t count) {
     static float table[(LONGEST + 8) * SIZE], old[(LONGEST + 8) * SIZE];
     const char *folder = copy_folder(name);
@@ -334,13 +334,13 @@ static void check_stretched(const char *name, int64_t first, int32_t type,
     remove_folder(folder);
 }
 
-/* Stretched positions are those of a model whose table was interpolated. */
+/* Stretched positions equal those of a model whose table was interpolated. */
 static void stretched_positions(void **state) {
     static const struct {
         const char *name;
         int64_t first;
         int32_t type;
-        int64_t counts[7]; /* the last ones were rounded to behind the table in float */
+        int64_t counts[7]; /* the last ones were once rounded beyond the table in float */
     } rows[] = {{"bert", 0, 1, {64, 65, 101, 75, 106, 112, 239}},
                 {"roberta", 2, 0, {78, 79, 155, 100, 106, 211, 240}}};
     for (int64_t i = 0; i < COUNT_OF(rows); i++) {

@@ -1,6 +1,6 @@
-/* BERT and RoBERTa folders as models that are trained: logits, loss and every gradient
-   are those of transformers with PyTorch's autograd (tests/models/text/
-   record_training.py); folders come back as they were; and what is refused. */
+/* BERT and RoBERTa folders as trainable models: logits, loss and every gradient equal
+   those of transformers with PyTorch's autograd (tests/models/text/
+   record_training.py); folders are restored unchanged; and errors. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -51,7 +51,7 @@ static int64_t count_of(const shoal_parameter *one) {
     return count;
 }
 
-/* The name's tensor in memory of its own. */
+/* A copy of the tensor with this name. */
 static void *copy_of(const safetensors *file, const char *name) {
     const file_tensor *t = sh_safetensors_find(file, name);
     if (!t)
@@ -61,7 +61,7 @@ static void *copy_of(const safetensors *file, const char *name) {
     return copy;
 }
 
-/* The head's weights out of the record. */
+/* Copies the head's weights from the record. */
 static void take_head(const safetensors *file, shoal_model *model) {
     shoal_parameter one;
     for (int i = 0; shoal_model_parameter(model, i, &one); i++) {
@@ -130,7 +130,7 @@ static safetensors *save_and_open(const char *name, const char *folder,
     return file;
 }
 
-/* The gradients go through a file, under transformers' names. */
+/* The gradients are written to a file, with the names of transformers. */
 static void compare_gradients(const char *name, const safetensors *record,
                               shoal_model *model) {
     const char *folder = make_folder();
@@ -203,7 +203,7 @@ static void gradients_are_those_of_autograd(void **state) {
     check_record("bert", "spans", "full");
 }
 
-/* With as many top keys as there are, a clustered kind is the full attention. */
+/* With as many exact keys as there are keys, a clustered kind equals full attention. */
 static void other_kinds(void **state) {
     check_record("roberta", "classes", "i-clustered-4:topk=512");
     check_record("bert", "spans", "i-clustered-4:topk=512");
@@ -211,7 +211,7 @@ static void other_kinds(void **state) {
 
 /* ---- Folders ---------------------------------------------------------------------- */
 
-/* What was saved and loaded again is the same, head and output too. */
+/* A folder that is saved and loaded again is the same, including head and output. */
 static void folders_come_back(void **state) {
     static const char *const names[] = {"bert", "roberta"};
     for (int64_t n = 0; n < COUNT_OF(names); n++) {
@@ -234,7 +234,7 @@ static void folders_come_back(void **state) {
     }
 }
 
-/* Another number of classes: the output stays as it began. */
+/* Another number of classes: the output keeps its initial weights. */
 static void other_outputs(void **state) {
     const char *folder = make_folder();
     shoal_model *two = open_model("roberta", 2, SHOAL_POOLING_FIRST, "full");

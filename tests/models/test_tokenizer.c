@@ -1,5 +1,5 @@
 /* Tokenizers: recorded cases of the package `tokenizers` (tests/models/text/record.py),
-   spans, limits, and every way of a file being wrong. */
+   spans, limits, and invalid files. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,7 +67,7 @@ static void check_case(shoal_tokenizer *tokenizer, const json_t *one) {
     expect_list(json_object_get(one, "types"), tokens.types, tokens.count, text);
 }
 
-/* Cases of `folder`, by the tokenizer of `files`. */
+/* Cases of `folder`, with the tokenizer of `files`. */
 static void check_cases(const char *folder, const char *files) {
     char path[512];
     size_t index;
@@ -182,8 +182,7 @@ static void bad_texts(void **state) {
     shoal_tokenizer_destroy(tokenizer);
 }
 
-/* A word of a million letters is merged in time that grows with it, not with its
-   square. */
+/* Merging a word of a million letters takes linear, not quadratic, time. */
 static void long_words(void **state) {
     enum { LENGTH = 1 << 20 };
     char *text = test_memory(LENGTH + 1, 1);
@@ -223,7 +222,7 @@ static void contractions(void **state) {
     }
 }
 
-/* ---- Files that are wrong --------------------------------------------------------- */
+/* ---- Invalid files ---------------------------------------------------------------- */
 
 #define PAIRS(vocab, merges, more)                                                       \
     "{\"model\":{\"type\":\"BPE\",\"vocab\":{" vocab "},\"merges\":[" merges "]" more    \
@@ -235,11 +234,11 @@ static void contractions(void **state) {
 #define UNK "\"[UNK]\":0,\"a\":1"
 
 static const struct {
-    const char *text, *reason; /* NULL: it is right */
+    const char *text, *reason; /* reason is NULL if the file is valid */
 } files[] = {
     {PAIRS(AB, "\"a b\"", ""), NULL},
     {PAIRS(AB, "[\"a\",\"b\"]", ""), NULL},
-    {PAIRS(AB, "\"a b\",\"a b\"", ""), "there twice"},
+    {PAIRS(AB, "\"a b\",\"a b\"", ""), "is a duplicate"},
     {PAIRS(AB, "\"a  b\"", ""), "two words"},
     {PAIRS(AB, "\" a\"", ""), "two words"},
     {PAIRS(AB, "\"ab\"", ""), "two words"},
@@ -247,9 +246,9 @@ static const struct {
     {PAIRS(AB, "\"b a\"", ""), "'ba'"},
     {PAIRS(AB, "7", ""), "two words"},
     {PAIRS("", "", ""), "vocab"},
-    {PAIRS("\"a\":-1", "", ""), "whole number"},
-    {PAIRS("\"a\":4294967296", "", ""), "whole number"},
-    {PAIRS("\"a\":1.5", "", ""), "whole number"},
+    {PAIRS("\"a\":-1", "", ""), "integer id"},
+    {PAIRS("\"a\":4294967296", "", ""), "integer id"},
+    {PAIRS("\"a\":1.5", "", ""), "integer id"},
     {PAIRS("\"a\":1,\"a\":2", "", ""), "JSON"},
     {PAIRS(AB, "", ",\"byte_fallback\":true"), "byte_fallback"},
     {PAIRS(AB, "", ",\"ignore_merges\":true"), "ignore_merges"},
@@ -266,7 +265,7 @@ static const struct {
     {PIECES(UNK, "", ",\"added_tokens\":[{\"id\":5,\"content\":\"a\"}]"), "another id"},
     {PIECES(UNK, "", ",\"added_tokens\":[{\"id\":5,\"content\":\"\"}]"), "empty"},
     {PIECES(UNK, "", ",\"added_tokens\":[{\"content\":\"z\"}]"), "added_tokens"},
-    {PIECES(UNK, "", ",\"added_tokens\":\"x\""), "a list should be 'added_tokens'"},
+    {PIECES(UNK, "", ",\"added_tokens\":\"x\""), "a list is required for 'added_tokens'"},
     {PIECES(UNK, "", ",\"added_tokens\":null"), NULL},
     {PIECES(UNK, "",
             ",\"added_tokens\":[{\"id\":5,\"content\":\"z\",\"single_word\":true}]"),
@@ -310,13 +309,13 @@ static void expect_words(const char *bytes, size_t size, const char *reason) {
 static void wrong_lists_of_words(void **state) {
     enum { HUGE_LINE = 100000 };
     expect_words(USUAL "a\nb", sizeof(USUAL "a\nb") - 1, NULL);
-    expect_words("", 0, "a word in each line");
+    expect_words("", 0, "one word per line");
     expect_words("a\nb\n", 4, "[CLS]");
     expect_words(USUAL "a\na\n", sizeof(USUAL "a\na\n") - 1, "line 5");
     expect_words(USUAL "\xff\n", sizeof(USUAL "\xff\n") - 1, "line 4 is not UTF-8");
     char *line = test_memory(HUGE_LINE, 1);
     memset(line, 'a', HUGE_LINE);
-    expect_words(line, HUGE_LINE, "more than any token");
+    expect_words(line, HUGE_LINE, "more than the maximum for a token");
     free(line);
 }
 
@@ -326,8 +325,8 @@ static void wrong_merges(void **state) {
     } rows[] = {
         {"#version: 0.2\na b\n", NULL},
         {"a b\r\n\n", NULL},
-        {"a b\na b\n", "there twice"},
-        {"a  b\n", "merge 1 makes"},
+        {"a b\na b\n", "is a duplicate"},
+        {"a  b\n", "merge 1 gives"},
         {"ab\n", "two words"},
         {"a \n", "two words"},
         {"a \xc3\n", "line 1 is not UTF-8"},

@@ -1,5 +1,5 @@
 /* Every function of a transport, with awkward sizes: run by mpirun with any number of
-   ranks. Each rank knows what all others send, so that each checks what it gets. */
+   ranks. Each rank knows what all others send and checks what it receives. */
 #include <shoal_mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static void *own_values(shoal_sum_type type, int64_t count) {
     return values;
 }
 
-/* In the order of ranks, to the last bit. */
+/* In the order of ranks, bit for bit. */
 static int is_sum(shoal_sum_type type, int64_t count, const void *values) {
     void *wanted = malloc((size_t)count * size_of(type) + 1);
     for (int rank = 0; rank < ranks->ranks; rank++)
@@ -86,7 +86,7 @@ static void check_sums(shoal_sum_type type) {
     }
 }
 
-/* A long sum sends no more than 2 (P - 1) / P of itself. */
+/* A long sum sends at most 2 (P - 1) / P of its size. */
 static void check_traffic(void) {
     const int64_t count = 100003, before = ranks->sent, others = ranks->ranks - 1;
     float *values = own_values(SHOAL_SUM_TYPE_FLOAT, count);
@@ -97,7 +97,7 @@ static void check_traffic(void) {
     free(values);
 }
 
-/* ---- The others -------------------------------------------------------------------- */
+/* ---- Other functions -------------------------------------------------------------- */
 
 static void check_gather(int64_t bytes) {
     char *own = malloc((size_t)bytes + 1);
@@ -114,7 +114,7 @@ static void check_gather(int64_t bytes) {
     free(all);
 }
 
-/* Ranks have parts of different sizes, some none. */
+/* The parts of the ranks have different sizes, some 0. */
 static void check_parts(int64_t bytes) {
     int64_t *sizes = calloc((size_t)ranks->ranks, sizeof *sizes), sum = 0;
     for (int rank = 0; rank < ranks->ranks; rank++)
@@ -147,7 +147,7 @@ static void check_broadcast(int root, int64_t bytes) {
     free(values);
 }
 
-/* What rank `from` sends to rank `to`: nothing to some. */
+/* Bytes that rank `from` sends to rank `to`; 0 for some. */
 static int64_t between(int from, int to, int64_t bytes) {
     return (from + 2 * to) % 3 == 0 ? 0 : bytes + 5 * from + to;
 }

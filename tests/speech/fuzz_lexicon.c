@@ -1,12 +1,12 @@
-/* Fuzz target of lexicons. The first byte says what is asked for: 's' keeps the stress,
-   'g' allows the phones A, B and SIL alone. */
+/* Fuzz target of lexicons. The first byte selects options: 's' keeps the stress, 'g'
+   allows only the phones A, B and SIL. */
 #define _GNU_SOURCE
 #define FUZZ_NAME "fuzz_lexicon"
 #include "fuzz.h"
 
 #include "speech/words/lexicon.h"
 
-/* Every word has phones, can be found, and stands behind the one before. */
+/* Every word has phones, can be found, and is sorted. */
 static void check(const shoal_lexicon *lexicon) {
     const shoal_lexicon_info info = *shoal_lexicon_describe(lexicon);
     require(info.words > 0 && info.phones > 0, "there are words and a silence");

@@ -1,4 +1,4 @@
-/* A small lexicon, texts of its words, and losses of lattice-free MMI made from them. */
+/* A small lexicon, texts of its words, and LF-MMI losses made from them. */
 #ifndef SHOAL_TESTS_SMALL_LFMMI_H
 #define SHOAL_TESTS_SMALL_LFMMI_H
 
@@ -9,7 +9,7 @@
 
 enum { PHONES = 4, SILENCE = 3, TEXTS = 8, MOST_STEPS = 12, MOST_OUTPUTS = 8 };
 
-/* What small_lfmmi_set_up makes and small_lfmmi_tear_down removes. */
+/* Created by small_lfmmi_set_up and removed by small_lfmmi_tear_down. */
 extern shoal_context *context;
 extern shoal_lexicon *lexicon;
 extern const char *folder;

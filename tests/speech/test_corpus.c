@@ -1,5 +1,6 @@
-/* Filter banks against recorded values of kaldi-native-fbank (bench/peers/fbank.py
-   --record), and data folders: lists, units, segments, bad ones, the file of features. */
+/* Filter banks compared with recorded values of kaldi-native-fbank
+   (bench/peers/fbank.py --record), and data folders: lists, units, segments, bad
+   utterances, the file of features. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <sndfile.h>
@@ -29,7 +30,7 @@ static void fill_tone(float *samples, int64_t count) {
     }
 }
 
-/* A tone alone: its other bands are the rounding of the transform. */
+/* A pure tone: the other bands are rounding errors of the transform. */
 static void fill_alone(float *samples, int64_t count) {
     for (int64_t i = 0; i < count; i++)
         samples[i] = (float)(0.9 * sin(2.5 * (double)i + 1));
@@ -176,7 +177,7 @@ static void write_sound(const char *name, int rate, int64_t count) {
     free(samples);
 }
 
-/* Of three recordings of two speakers. */
+/* Three recordings of two speakers. */
 static void write_lists(void) {
     write_text("wav.scp", "a a.wav\nb b.wav\n\nc  c.wav \n");
     write_text("text", "a ONE TWO\nb TWO\nc THREE ONE ONE");
@@ -253,7 +254,7 @@ static void a_folder_is_read(void **state) {
         assert_string_equal(shoal_corpus_unit(corpus, 2), "THREE");
         assert_null(shoal_corpus_unit(corpus, 0));
         assert_null(shoal_corpus_unit(corpus, 4));
-        /* c is the beginning of a, but for the 16 bits of the file */
+        /* c is the beginning of a, up to the 16 bits of the file */
         for (int i = 0; i < 48 * 40; i++)
             assert_true(fabsf(a.features[i] - c.features[i]) < 1e-6f);
         assert_ptr_equal(a.mean, c.mean);
@@ -294,7 +295,7 @@ static uint64_t print_with(const char *speakers) {
     return print;
 }
 
-/* Normalisation and joins follow the speakers: other ones are other data. */
+/* Normalisation and joining depend on the speakers: other speakers are other data. */
 static void fingerprints_have_the_speakers(void **state) {
     write_text("wav.scp", "x-a a.wav\nx-b b.wav\ny-c c.wav\n");
     write_text("text", "x-a ONE TWO\nx-b TWO\ny-c THREE ONE ONE");
@@ -306,7 +307,7 @@ static void fingerprints_have_the_speakers(void **state) {
         for (int64_t k = 0; k < i; k++)
             assert_true(prints[i] != prints[k]);
     assert_true(print_with("x-a x\nx-b x\ny-c y\n") == prints[0]);
-    /* as it was when ids alone were in it, where they begin with the speaker */
+    /* the value from before speakers were included, if ids begin with the speaker */
     assert_true(prints[0] == UINT64_C(0xbd5b77926154e208));
     write_lists();
 }
@@ -358,13 +359,13 @@ static void characters_are_units(void **state) {
     shoal_corpus_destroy(corpus);
 }
 
-/* What no model could keep as its units, or could not tell apart. */
+/* Transcripts whose units no model could store or distinguish. */
 static void transcripts_are_text(void **state) {
     shoal_corpus_options options = options_of();
     write_text("letters", "a ONE\nb caf\xe9\nc \xc2\x92x ONE");
     options.labels = "letters";
     open_bad(&options, "2 of 3 utterances cannot be used, the first b: ");
-    assert_non_null(strstr(refused, "b: its transcript is no UTF-8"));
+    assert_non_null(strstr(refused, "b: its transcript is not UTF-8"));
     assert_non_null(strstr(refused, "c: its transcript has control characters"));
     write_text("letters", "a ONE\nb B\x7f\nc A\vB");
     refused[0] = 0;
@@ -372,7 +373,7 @@ static void transcripts_are_text(void **state) {
     assert_non_null(strstr(refused, "b: its transcript has control characters"));
     assert_non_null(strstr(refused, "c: its transcript has control characters"));
     options.skip_bad = 1;
-    shoal_corpus *corpus = open_good(&options); /* none of their units is left */
+    shoal_corpus *corpus = open_good(&options); /* none of their units remains */
     assert_int_equal(shoal_corpus_describe(corpus)->units, 1);
     assert_string_equal(shoal_corpus_unit(corpus, 1), "ONE");
     shoal_corpus_destroy(corpus);
@@ -398,7 +399,8 @@ static void long_units_are_no_units(void **state) {
     shoal_corpus_destroy(corpus);
 }
 
-/* Some editors begin a file of UTF-8 with a mark, which is no part of the first id. */
+/* Some editors begin a UTF-8 file with a byte order mark, which is not part of the
+   first id. */
 static void marks_are_passed_over(void **state) {
     const shoal_corpus_options options = options_of();
     write_text("wav.scp", "\xef\xbb\xbf"
@@ -428,10 +430,10 @@ static void units_of_a_model_are_kept(void **state) {
     assert_int_equal(one.labels[0], 4);
     shoal_corpus_destroy(corpus);
     options.unit_count = 3;
-    open_bad(&options, "the first a: TWO is no unit of the model");
+    open_bad(&options, "the first a: TWO is not a unit of the model");
 }
 
-/* ---- Bad ones ---------------------------------------------------------------------- */
+/* ---- Bad utterances --------------------------------------------------------------- */
 
 static void bad_ones_are_named_and_skipped(void **state) {
     shoal_corpus_options options = options_of();
@@ -459,12 +461,12 @@ static void bad_ones_are_named_and_skipped(void **state) {
     write_text("wav.scp", "a a.wav\nb sox b.wav -t wav - |\n");
     open_bad(&options, "line 2: b has a command");
     write_text("wav.scp", "a a.wav\na b.wav\n");
-    open_bad(&options, "line 2: a is there twice");
+    open_bad(&options, "line 2: duplicate id a");
     char *line = test_memory(1, (1 << 20) + 32);
     memset(line, 'a', 1 << 20);
     memcpy(line, "a a.wav\nb ", 10);
     write_text("wav.scp", line);
-    shoal_corpus_destroy(open_good(&options)); /* one byte less than too many */
+    shoal_corpus_destroy(open_good(&options)); /* one byte below the limit */
     memset(line + (1 << 20), 'a', 10);
     write_text("wav.scp", line);
     open_bad(&options, "line 2 is longer than 1048576 bytes");
@@ -476,7 +478,7 @@ static void bad_ones_are_named_and_skipped(void **state) {
     write_lists();
 }
 
-/* What the middle of a long list may have; "" is a good recording without transcript. */
+/* Errors in the middle of a long list; "" is a good recording without a transcript. */
 static const char *const bad_files[] = {"missing.wav", "empty.wav", "noise.wav",
                                         "low.wav",     "cut.wav",   ""};
 enum { MANY = 1000, EVERY = 150 };
@@ -497,7 +499,7 @@ static void write_many(void) {
     free(labels);
 }
 
-/* All are looked at, named and counted, and the others can be used. */
+/* All are found, named and counted, and the others can be used. */
 static void bad_ones_among_many(void **state) {
     shoal_corpus_options options = options_of();
     unlink(inside("utt2spk"));
@@ -529,7 +531,7 @@ static void write_rates(int first, int second, int third) {
     write_sound("third.wav", third, third / 2);
 }
 
-/* An allocation that fails is no recording that is bad. */
+/* A failed allocation does not mark a recording as bad. */
 static void every_allocation_fails_in_turn(void **state) {
     shoal_corpus_options options = options_of();
     int64_t failures = 0;
@@ -543,7 +545,7 @@ static void every_allocation_fails_in_turn(void **state) {
         shoal_context *poor;
         shoal_corpus *corpus;
         assert_int_equal(shoal_context_create(&counted, &poor), SHOAL_OK);
-        memory.fail_at = memory.calls + at; /* the context has its own */
+        memory.fail_at = memory.calls + at; /* the context has allocated before */
         const shoal_status status = shoal_corpus_open(poor, folder, &options, &corpus);
         if (status != SHOAL_OK) {
             assert_int_equal(status, SHOAL_NO_MEMORY);
@@ -577,11 +579,11 @@ static void low_rates_are_taken(void **state) {
     assert_int_equal(one.frames, 48);
     shoal_corpus_destroy(corpus);
     options.fbank.rate = 16000;
-    open_bad(&options, "8000 samples per second; 16000 or more are wanted");
+    open_bad(&options, "8000 samples per second; at least 16000 are needed");
     options.fbank.rate = 0;
     write_rates(44100, 8000, 8000);
     open_bad(&options, "1 of 3 utterances cannot be used, the first a");
-    assert_non_null(strstr(refused, "has 44100 samples per second, and most recordings"));
+    assert_non_null(strstr(refused, "has 44100 samples per second, but most recordings"));
     options.fbank.rate = 8000;
     corpus = open_good(&options);
     assert_int_equal(shoal_corpus_describe(corpus)->rate, 8000);
@@ -600,15 +602,15 @@ static void one_low_recording_decides_nothing(void **state) {
         refused[0] = 0;
         options.skip_bad = 0;
         open_bad(&options, "1 of 3 utterances cannot be used, the first a");
-        assert_non_null(strstr(refused, low[i] < 8000 ? "8000 or more are wanted"
-                                                      : "rate=8000 takes both"));
+        assert_non_null(strstr(refused, low[i] < 8000 ? "at least 8000 are needed"
+                                                      : "rate=8000 accepts both"));
         options.skip_bad = 1;
         shoal_corpus *corpus = open_good(&options);
         assert_int_equal(shoal_corpus_describe(corpus)->rate, 16000);
         assert_int_equal(shoal_corpus_describe(corpus)->utterances, 2);
         shoal_corpus_destroy(corpus);
     }
-    /* what no utterance is of does not count */
+    /* recordings without utterances do not count */
     write_rates(8000, 8000, 48000);
     write_text("wav.scp", "x first.wav\ny first.wav\nz first.wav\nthird.wav third.wav\n");
     write_text("segments", "a third.wav 0 0.3\nb third.wav 0.1 0.4\n");
@@ -635,7 +637,7 @@ static void speed_changes_the_length(void **state) {
     open_bad(&options, "speed");
 }
 
-/* What is too short at one speed is left out at the other, with all that follows. */
+/* An utterance that is too short at one speed is removed at the other too. */
 static void speeds_have_the_same_utterances(void **state) {
     shoal_corpus_options options = options_of();
     write_sound("c.wav", 16000, 420);
@@ -679,7 +681,7 @@ static int flip_a_byte(const char *path, long at) {
     return fclose(file);
 }
 
-/* Stale and damaged files are made again. */
+/* Stale and damaged files are replaced. */
 static void damage_is_mended(void **state) {
     const char *fresh = make_folder();
     shoal_corpus_options options = options_of();
@@ -707,7 +709,7 @@ static void damage_is_mended(void **state) {
     corpus = open_good(&options);
     assert_int_equal(shoal_corpus_describe(corpus)->cached, 1);
     shoal_corpus_destroy(corpus);
-    write_sound("c.wav", 16000, 8001); /* another recording under the same name */
+    write_sound("c.wav", 16000, 8001); /* another recording with the same name */
     corpus = open_good(&options);
     assert_int_equal(shoal_corpus_describe(corpus)->cached, 0);
     shoal_corpus_destroy(corpus);
@@ -729,6 +731,86 @@ static void work_can_be_stopped(void **state) {
     open_bad(&options, "cannot create a temporary file beside it");
     options.cache = NULL;
     open_bad(&options, "cache");
+}
+
+/* Stops when half of the recordings are read, and notes where reading began. */
+typedef struct {
+    int64_t first, calls;
+    bool goes_on;
+} stop_half_way;
+
+static int stop_at_half(void *user, int64_t done, int64_t all) {
+    stop_half_way *at = user;
+    if (at->calls++ == 0)
+        at->first = done;
+    return !at->goes_on && 2 * done >= all;
+}
+
+/* The only file of a folder, whose name must end so. */
+static char *only_file(const char *in, const char *ending, char path[512]) {
+    char command[600], more[512];
+    snprintf(command, sizeof command, "ls -A %s", in);
+    FILE *list = popen(command, "r");
+    assert_non_null(fgets(more, sizeof more, list));
+    more[strcspn(more, "\n")] = 0;
+    snprintf(path, 512, "%.200s/%.300s", in, more);
+    assert_null(fgets(more, sizeof more, list));
+    pclose(list);
+    assert_string_equal(path + strlen(path) - strlen(ending), ending);
+    return path;
+}
+
+static void assert_same_files(const char *a, const char *b) {
+    char command[1100];
+    snprintf(command, sizeof command, "cmp %s %s", a, b);
+    assert_int_equal(system(command), 0);
+}
+
+/* What was extracted before a stop is kept: the next call goes on behind it, and the file
+   has the bytes of one that was made at once. A damaged part is made anew. */
+static void stopped_work_goes_on(void **state) {
+    enum { LISTED = 40 };
+    char scp[20 * LISTED] = "", text[20 * LISTED] = "", path[512], whole[512];
+    for (int i = 0; i < LISTED; i++) { /* one is bad, early: its reason is found again */
+        sprintf(scp + strlen(scp), "u%02d %s\n", i,
+                i == 3  ? "none.wav"
+                : i % 2 ? "a.wav"
+                        : "c.wav");
+        sprintf(text + strlen(text), "u%02d ONE\n", i);
+    }
+    write_text("wav.scp", scp);
+    write_text("text", text);
+    unlink(inside("utt2spk"));
+    const char *at_once = make_folder(), *in_parts = make_folder();
+    stop_half_way stop = {.goes_on = true};
+    shoal_corpus_options options = options_of();
+    options.bad = NULL;
+    options.skip_bad = 1;
+    options.progress = stop_at_half;
+    options.user = &stop;
+    options.cache = at_once;
+    shoal_corpus_destroy(open_good(&options));
+    only_file(at_once, ".features", whole);
+    const int64_t chunk = stop.first;
+    assert_true(chunk < LISTED / 2); /* or nothing is tested */
+    options.cache = in_parts;
+    for (int damaged = 0; damaged < 2; damaged++) {
+        stop = (stop_half_way){0};
+        open_bad(&options, "cancelled");
+        only_file(in_parts, ".features.part", path);
+        if (damaged)
+            flip_a_byte(path, 5000);
+        stop = (stop_half_way){.goes_on = true};
+        shoal_corpus *corpus = open_good(&options);
+        assert_int_equal(shoal_corpus_describe(corpus)->bad, 1);
+        shoal_corpus_destroy(corpus);
+        assert_int_equal(stop.first > chunk, !damaged);
+        assert_same_files(only_file(in_parts, ".features", path), whole);
+        unlink(path);
+    }
+    remove_folder(at_once);
+    remove_folder(in_parts);
+    write_lists();
 }
 
 int main(void) {
@@ -753,6 +835,7 @@ int main(void) {
         cmocka_unit_test(speeds_have_the_same_utterances),
         cmocka_unit_test(damage_is_mended),
         cmocka_unit_test(work_can_be_stopped),
+        cmocka_unit_test(stopped_work_goes_on),
     };
     return cmocka_run_group_tests_name("corpus", tests, make_data, remove_data);
 }

@@ -1,4 +1,4 @@
-/* Lexicons as the field keeps them, and what is no lexicon. */
+/* Lexicons in the usual formats, and invalid ones. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,7 +109,8 @@ static void phones_may_be_given(void **state) {
     const char *path = write_text("lexicon", "x A\ny B\n");
     assert_int_equal(shoal_lexicon_open(context, &path, 1, &options, &lexicon),
                      SHOAL_BAD_FILE);
-    assert_non_null(strstr(shoal_context_message(context), "line 2: B is no phone of"));
+    assert_non_null(
+        strstr(shoal_context_message(context), "line 2: B is not a phone of"));
     static const char *const twice[] = {"A", "A"};
     assert_int_equal(
         shoal_lexicon_open(context, &path, 1,
@@ -133,18 +134,18 @@ static void bad_ones_are_named(void **state) {
     static const struct {
         const char *text, *message;
     } cases[] = {{"", "empty"},
-                 {";;; only\n", "no words"},
+                 {";;; only\n", "1 to 2147483647 words"},
                  {"a A\nb\n", "line 2: b has no phones"},
                  {"a # A\n", "line 1: a has no phones"},
-                 {"a 1.0 A\nb B\n", "line 1: 1.0 is no phone"},
-                 {"a A\n\nd\xe9j\xe0 D\n", "line 3: is no UTF-8"},
-                 {"a A\nb\x01 B\n", "line 2: has bytes that are no text"},
+                 {"a 1.0 A\nb B\n", "line 1: 1.0 is not a phone"},
+                 {"a A\n\nd\xe9j\xe0 D\n", "line 3: is not UTF-8"},
+                 {"a A\nb\x01 B\n", "line 2: contains control characters"},
                  {"a A\nb \xc2\x92"
                   "B\n",
-                  "line 2: has bytes that are no text"},
+                  "line 2: contains control characters"},
                  {"a \xc2"
                   "A\n",
-                  "line 1: is no UTF-8"}};
+                  "line 1: is not UTF-8"}};
     shoal_lexicon *lexicon;
     for (int64_t i = 0; i < COUNT_OF(cases); i++) {
         const char *path = write_text("bad", cases[i].text);
@@ -160,8 +161,8 @@ static void bad_ones_are_named(void **state) {
     shoal_lexicon_destroy(NULL);
 }
 
-/* A gigabyte that is no line is refused without reading it all into memory; the file has
-   a hole for it. */
+/* A gigabyte without a line end is rejected without reading it into memory; the file is
+   sparse. */
 static void a_huge_line_is_refused(void **state) {
     const char *path = write_text("huge", "a A\nb ");
     assert_int_equal(truncate(path, (off_t)1 << 30), 0);

@@ -1,5 +1,5 @@
-/* Lattice-free MMI as a loss: its gradients against differences, utterances that cannot
-   be, the file of n-grams, graphs made by hand. */
+/* Lattice-free MMI as a loss: gradients compared with finite differences, impossible
+   utterances, the file of n-grams, graphs made by hand. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <math.h>
@@ -12,7 +12,7 @@
 
 /* ---- The loss ---------------------------------------------------------------------- */
 
-/* Utterances of `texts` [count] with so many steps each. */
+/* Utterances of `texts` [count] with these numbers of steps. */
 typedef struct {
     int64_t offsets[TEXTS + 1], word_offsets[TEXTS + 1];
     int32_t words[64];
@@ -31,7 +31,7 @@ static void fill_batch(small_batch *b, int count, const int *texts, const int *s
                                    b->word_offsets, b->words};
 }
 
-/* Spreads of 20 have outputs beyond the range. */
+/* A spread of 20 gives outputs beyond the range. */
 static void check_differences(const shoal_lfmmi_options *options, double spread) {
     static const int texts[] = {3, 0}, steps[] = {9, 5};
     float y[14 * MOST_OUTPUTS], gradient[14 * MOST_OUTPUTS];
@@ -128,8 +128,8 @@ static void what_cannot_be_is_counted(void **state) {
     shoal_lfmmi_destroy(lfmmi);
 }
 
-/* "y y y" was never said, and an n-gram of order 5 without pruning has no arc for what
-   was not said. */
+/* "y y y" does not occur, and an n-gram of order 5 without pruning has no arc for
+   unseen sequences. */
 static void unseen_words_have_no_path(void **state) {
     static const int32_t said[] = {2, 2, 2};
     static const int64_t steps[] = {0, 10}, count[] = {0, 3};
@@ -236,7 +236,7 @@ static void a_saved_model_is_the_same(void **state) {
                          SHOAL_OK);
 }
 
-/* Every file of the corpus whose name begins with "ok-" is a graph, no other is. */
+/* A file of the corpus is a valid graph if its name begins with "ok-". */
 static void graphs_are_checked(void **state) {
     static const char corpus[] = SHOAL_SOURCE_DIR "/tests/corpus/graph";
     DIR *list = opendir(corpus);
@@ -267,8 +267,8 @@ static void graphs_are_checked(void **state) {
     assert_true(good >= 6 && bad >= 12);
 }
 
-/* The model with two more states: nothing leads to the first, which leads to state 1, and
-   nothing to or from the second. */
+/* The model with two more states: nothing leads to the first, which leads to state 1,
+   and nothing to or from the second. */
 static phone_lm with_unreached(const phone_lm *lm) {
     phone_lm more = {.phones = lm->phones,
                      .order = lm->order,
@@ -331,7 +331,7 @@ static void unreached_states_change_nothing(void **state) {
     }
 }
 
-/* A start that leads nowhere: nothing can be said, and that is counted. */
+/* A start without arcs: every utterance is impossible, and counted as such. */
 static void a_graph_without_paths_is_borne(void **state) {
     enum { STEPS = 6, ALL = STEPS * MOST_OUTPUTS };
     static const int texts[] = {3}, steps[] = {STEPS};

@@ -1,6 +1,6 @@
-/* Lattice-free MMI's parts: the n-gram against strings one by one, both passes and the
-   best path against all paths one by one, and against recorded values of the plain
-   reference. */
+/* Parts of lattice-free MMI: the n-gram compared with enumeration of strings, both
+   passes and the best path with enumeration of paths, and with recorded values of the
+   plain reference. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -20,20 +20,20 @@ static void free_scratch(lfmmi_scratch *scratch) {
     free(scratch->small);
 }
 
-/* ---- The n-gram: strings one by one ------------------------------------------------ */
+/* ---- The n-gram by enumeration of strings ----------------------------------------- */
 
 enum { MOST_LENGTH = 16, MOST_STRINGS = 4096 };
 
 typedef struct {
-    int32_t phones[MOST_LENGTH]; /* -1 behind the last, which stands for the end */
-    int length;                  /* with it */
+    int32_t phones[MOST_LENGTH]; /* -1 after the last, for the end */
+    int length;                  /* including it */
     double share;
 } spoken;
 
 static spoken strings[MOST_STRINGS];
 static int string_count;
 
-/* All ways of saying words [at, end), each with or without silences. */
+/* All pronunciations of words [at, end), each with and without silences. */
 static void say(spoken s, int64_t at, int64_t begin, int64_t end) {
     const double silent = at == begin || at == end ? 0.8 : 0.1;
     for (int quiet = 0; quiet < 2; quiet++) {
@@ -66,7 +66,7 @@ static void say_all(void) {
         say((spoken){.share = 1}, offsets[u], offsets[u], offsets[u + 1]);
 }
 
-/* Whether the symbols before a and b, as far as order - 1 back, are the same. */
+/* Whether the order - 1 symbols before a and b are the same. */
 static bool same_history(const spoken *s, int a, const spoken *r, int b, int order) {
     for (int k = 1; k < order; k++) {
         const bool out = a - k < 0, other = b - k < 0;
@@ -78,7 +78,7 @@ static bool same_history(const spoken *s, int a, const spoken *r, int b, int ord
     return true;
 }
 
-/* The share of symbol `at` of the string among all that stand behind its history. */
+/* Share of symbol `at` among all symbols after its history. */
 static double plain_share(const spoken *s, int at, int order) {
     double with = 0, all = 0;
     for (int r = 0; r < string_count; r++)
@@ -128,9 +128,9 @@ static void rows_are_normalised(void **state) {
         }
 }
 
-/* ---- Paths one by one -------------------------------------------------------------- */
+/* ---- Enumeration of paths --------------------------------------------------------- */
 
-/* Sums over all paths, in double and from the language model itself. */
+/* Sums over all paths, in double precision and from the language model itself. */
 typedef struct {
     const phone_lm *lm;
     const double *init, *final, *occupancy; /* [states] */
@@ -188,7 +188,7 @@ typedef struct {
     double init[64], final[64], occupancy[64];
 } plain_vectors;
 
-/* By the definition, with matrices. */
+/* By definition, with matrices. */
 static void find_vectors(const phone_lm *lm, bool whole, plain_vectors *v) {
     static double matrix[64][64];
     double now[64] = {1}, then[64];
@@ -335,7 +335,8 @@ static void numerators_are_sums_of_all_strings(void **state) {
 
 /* ---- Recorded values --------------------------------------------------------------- */
 
-/* Of the plain reference in double, y[t][n] = 2 sin(0.37 t + 1.13 n), leak 0.1. */
+/* Of the plain reference in double precision, y[t][n] = 2 sin(0.37 t + 1.13 n), leak
+   0.1. */
 static const struct {
     int32_t order;
     int64_t extra;
@@ -408,9 +409,9 @@ static void values_are_the_references(void **state) {
     }
 }
 
-/* ---- The best path ----------------------------------------------------------------- */
+/* ---- The best path ---------------------------------------------------------------- */
 
-/* Every sequence of states one by one; keeps the phones of the best. */
+/* Enumerates all sequences of states; keeps the phones of the best. */
 typedef struct {
     all_paths p;
     int32_t now[4], kept[4];

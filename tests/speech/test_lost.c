@@ -1,5 +1,5 @@
-/* No word is lost, and none comes from nowhere: the real model on speech and on silence,
-   where both are there. */
+/* No word is lost, and none is invented: the real model on speech and on silence, if
+   both are available. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static int collect(void *user, const shoal_segment *segment) {
     return 0;
 }
 
-/* Skips where the model is not there. */
+/* Skips if the model is absent. */
 static listener open_listener(void) {
     listener l = {.text = ""};
     const char *model = test_data("models/ggml-tiny.bin");
@@ -53,8 +53,8 @@ static void hear(listener *l, const shoal_recording *recording,
                      SHOAL_OK);
 }
 
-/* A name in the folder of utterances, as a path, and what is said in it; NULL where it is
-   not there. */
+/* The path of a recording in the folder of utterances, and its transcript; NULL if it
+   is absent. */
 static char *find_utterance(const char *name, char *said, size_t size) {
     char place[256], line[4096];
     const char *found = test_data("speech/transcripts.txt");
@@ -77,8 +77,8 @@ static int64_t words_lost(listener *l, const char *said) {
     return errors.deletions;
 }
 
-/* Two readers half a second apart, of whom the second is left out by the published rules;
-   found by shoal wer speech/ --attention full@published --json --texts. */
+/* Two speakers half a second apart, the second of whom the published rules lose; found
+   by shoal wer speech/ --attention full@published --json --texts. */
 static void a_second_voice_is_not_lost(void **state) {
     char said[2][2048], both[4096];
     char *paths[2] = {find_utterance("2136-5147-0037", said[0], sizeof said[0]),
@@ -114,7 +114,7 @@ static void a_second_voice_is_not_lost(void **state) {
     free(paths[1]);
 }
 
-/* The model writes "you" under three seconds of silence. */
+/* The model writes "you" for three seconds of silence. */
 static void silence_says_nothing(void **state) {
     listener l = open_listener();
     float *samples = calloc(3 * SECOND, sizeof *samples);
@@ -134,7 +134,7 @@ static void silence_says_nothing(void **state) {
     close_listener(&l);
 }
 
-/* And "See you next time. Bye-bye." where a recording goes on for a while after its last
+/* And "See you next time. Bye-bye." if a recording continues for a while after its last
    words. */
 static void the_end_says_nothing(void **state) {
     char said[2048];

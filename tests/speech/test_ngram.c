@@ -1,5 +1,5 @@
-/* Language models: ARPA text and Sphinx's binary form, what they say and what they
-   refuse. */
+/* Language models: ARPA text and Sphinx's binary format, their probabilities and
+   errors. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static shoal_ngram *parse(const char *text) {
     return model;
 }
 
-/* Log to base 10 of the last of some words. */
+/* Log10 of the probability of the last of some words. */
 static double score(const shoal_ngram *model, const char *text) {
     int64_t words[8], count = 0;
     char copy[80];
@@ -84,7 +84,7 @@ static void order_does_not_matter(void **state) {
     shoal_ngram_destroy(model);
 }
 
-/* Over sentences both ways of walking say the same. */
+/* Both functions give the same sum over a sentence. */
 static void steps_are_probabilities(void **state) {
     (void)state;
     shoal_ngram *model = parse(SMALL);
@@ -119,26 +119,26 @@ static void bad_files_name_their_line(void **state) {
         {"\\data\\", "data", "ends before a line \\data\\"},
         {"ngram 1=5", "ngram 1=4", "line 13: there are more 1-grams"},
         {"ngram 1=5", "ngram 1=6", "line 15: the 1-grams end after 5"},
-        {"ngram 1=5", "ngram 1=", "line 4: 'ngram 1=' is not"},
-        {"ngram 1=5", "ngram 1=-1", "line 4: -1 n-grams cannot be"},
-        {"ngram 1=5", "ngram 1=99999999999", "line 4: 99999999999 n-grams cannot be"},
-        {"ngram 1=5", "ngram 2=5", "line 4: counts of 1-grams"},
-        {"ngram 3=2", "ngram 3=2\nngram 4=0", "in place of \\4-grams:"},
-        {"\\1-grams:", "\\2-grams:", "line 8: '\\2-grams:' in place of \\1-grams:"},
+        {"ngram 1=5", "ngram 1=", "line 4: 'ngram 1=' does not"},
+        {"ngram 1=5", "ngram 1=-1", "line 4: -1 is not a valid number"},
+        {"ngram 1=5", "ngram 1=99999999999", "line 4: 99999999999 is not a valid number"},
+        {"ngram 1=5", "ngram 2=5", "line 4: the count of 1-grams"},
+        {"ngram 3=2", "ngram 3=2\nngram 4=0", "instead of \\4-grams:"},
+        {"\\1-grams:", "\\2-grams:", "line 8: '\\2-grams:' instead of \\1-grams:"},
         {"-0.6 a -0.2", "-0.6 a -0.2 x", "line 11: a 1-gram has"},
         {"-0.6 a -0.2", "-0.6", "line 11: a 1-gram has"},
-        {"-0.6 a -0.2", "nan a -0.2", "line 11: 'nan' is no logarithm"},
-        {"-0.6 a -0.2", "0.6 a -0.2", "line 11: '0.6' is no logarithm"},
-        {"-0.6 a -0.2", "-0.6 a nan", "line 11: 'nan' is no back-off"},
-        {"-0.6 a -0.2", "-0.6x a -0.2", "line 11: '-0.6x' is no logarithm"},
-        {"-0.6 a -0.2", "-0.6 b -0.2", "line 12: the word 'b' is there twice"},
+        {"-0.6 a -0.2", "nan a -0.2", "line 11: 'nan' is not the logarithm"},
+        {"-0.6 a -0.2", "0.6 a -0.2", "line 11: '0.6' is not the logarithm"},
+        {"-0.6 a -0.2", "-0.6 a nan", "line 11: 'nan' is not a back-off"},
+        {"-0.6 a -0.2", "-0.6x a -0.2", "line 11: '-0.6x' is not the logarithm"},
+        {"-0.6 a -0.2", "-0.6 b -0.2", "line 12: duplicate word 'b'"},
         {"-0.4 a b -0.25", "-0.4 a d", "line 17: the word 'd' is not among"},
-        {"-0.8 a </s>", "-0.4 a b", "line 18: this 2-gram is there twice"},
+        {"-0.8 a </s>", "-0.4 a b", "line 18: duplicate 2-gram"},
         {"-0.11 <s> a b", "-0.11 c a b", "line 22: the 3-gram begins with words"},
         {"-0.11 <s> a b", "-0.11 <s> a b -0.3", "line 22: a 3-gram has a number and"},
-        {"-0.12 a b </s>", "-0.12 <s> a b", "line 23: this 3-gram is there twice"},
+        {"-0.12 a b </s>", "-0.12 <s> a b", "line 23: duplicate 3-gram"},
         {"\\end\\", "", "ends before \\end\\"},
-        {"\\end\\", "\\4-grams:", "line 25: '\\4-grams:' in place of \\end\\"},
+        {"\\end\\", "\\4-grams:", "line 25: '\\4-grams:' instead of \\end\\"},
         {"</s>\n-99", "x\n-99", "the word '</s>' is not among"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -173,7 +173,7 @@ static const char *path_of(const char *name) {
     return path;
 }
 
-/* Through gzip, or as it is. */
+/* Compressed by gzip, or plain. */
 static void write_lm(const char *path, const char *mode, const char *text, size_t times) {
     gzFile file = gzopen(path, mode);
     assert_non_null(file);
@@ -209,7 +209,7 @@ static void files_plain_and_compressed(void **state) {
     refused("/", "/");
 }
 
-/* ---- The binary form --------------------------------------------------------------- */
+/* ---- The binary format ------------------------------------------------------------ */
 
 static void sphinx_file_is_read(void **state) {
     (void)state;
@@ -229,7 +229,7 @@ static void sphinx_file_is_read(void **state) {
     free(bytes);
 }
 
-/* Cut anywhere it is refused; with any byte changed there is no crash. */
+/* Truncated anywhere it is rejected; any changed byte does not cause a crash. */
 static void damaged_sphinx_files(void **state) {
     (void)state;
     size_t size;
@@ -255,7 +255,7 @@ static void damaged_sphinx_files(void **state) {
     free(bytes);
 }
 
-/* ---- The real one ------------------------------------------------------------------ */
+/* ---- A real model ----------------------------------------------------------------- */
 
 static const char english[] = "/usr/share/pocketsphinx/model/en-us/en-us.lm.bin";
 
@@ -270,7 +270,7 @@ static shoal_ngram *open_english(void) {
     return model;
 }
 
-/* After a word all words together have probability 1. */
+/* After a history the probabilities of all words sum to 1. */
 static double sum_after(const shoal_ngram *model, int32_t state) {
     double sum = 0;
     int32_t next;
@@ -297,8 +297,8 @@ static void english_is_whole(void **state) {
     shoal_ngram_destroy(model);
 }
 
-/* Both forms of one model, some words each time: as good as the five digits of the text.
-   */
+/* Compares both formats of one model on random words, up to the five digits of the
+   text. */
 static void compare_models(const shoal_ngram *one, const shoal_ngram *other) {
     uint64_t draw = 1;
     const int64_t count = one->word_count;
@@ -306,7 +306,7 @@ static void compare_models(const shoal_ngram *one, const shoal_ngram *other) {
         int64_t words[3], others[3];
         int32_t state = 0;
         for (int k = 0; k < 3; k++) {
-            /* half of the time a word that the model has after the ones before */
+            /* half of the time a word that follows the history in the model */
             const int level = state == 0 ? 0 : state < one->first_states[2] ? 1 : 2;
             const int64_t entry = state - one->first_states[level];
             const int32_t *begin = level ? one->levels[level].children + entry : NULL;
@@ -329,8 +329,8 @@ static void compare_models(const shoal_ngram *one, const shoal_ngram *other) {
     }
 }
 
-/* With what an independent reader of the binary form writes as ARPA: a model of phones,
-   or the one and the text of SHOAL_LM and SHOAL_ARPA. */
+/* Compares with the ARPA output of an independent reader of the binary format: a model
+   of phones, or the model and text of SHOAL_LM and SHOAL_ARPA. */
 static void as_another_reader_has_it(void **state) {
     (void)state;
     const char *binary = getenv("SHOAL_LM"), *text = getenv("SHOAL_ARPA");

@@ -1,5 +1,5 @@
-/* What is taken for silence, and what is not: by the sound alone, and, where the real
-   model is there, by what it hears. */
+/* Detection of silence by the audio alone, and, if the real model is available, by its
+   output. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 enum { SECOND = AUDIO_RATE };
 
-/* Even noise with this root mean square. */
+/* White noise with this root mean square. */
 static void add_noise(double size, int64_t count, float *samples) {
     uint64_t draw = 88172645463325252u;
     for (int64_t i = 0; i < count; i++) {
@@ -33,13 +33,14 @@ static void levels_are_of_tenths_of_a_second(void **state) {
     assert_true(fabs(level.loudest - 0.5) < 1e-9 && level.quietest == 0);
     level = sh_sound_level(samples + 1600, 1600);
     assert_true(fabs(level.loudest - 0.5) < 1e-9 && level.quietest == level.loudest);
-    level = sh_sound_level(samples + 1600, 100); /* less than a tenth is one stretch */
+    level = sh_sound_level(samples + 1600, 100); /* less than a tenth of a second is
+                                                    one interval */
     assert_true(fabs(level.loudest - 0.5) < 1e-9 && level.quietest == level.loudest);
-    level = sh_sound_level(samples, 1700); /* and a rest behind a tenth is left out */
+    level = sh_sound_level(samples, 1700); /* and a remainder after a tenth is ignored */
     assert_true(level.loudest == 0);
 }
 
-/* ---- Through a model ------------------------------------------------------------ */
+/* ---- With a model ----------------------------------------------------------------- */
 
 typedef struct {
     char text[4096];
@@ -64,7 +65,7 @@ static words hear(shoal_speech *speech, const float *samples, int64_t count,
     return w;
 }
 
-/* A model with random weights has words for anything that it is asked about. */
+/* A model with random weights has words for any input. */
 static void nothing_is_never_heard(void **state) {
     const small_whisper model = {51865, true, 2, false, 0};
     opened o = open_small(&model, NULL, 2);
@@ -94,7 +95,7 @@ static void nothing_is_never_heard(void **state) {
     close_small(&o);
 }
 
-/* A window's words from what the encoder gave are those of the whole road. */
+/* Decoding a window from the encoder's output gives the same words as transcription. */
 static void decoding_alone_is_the_same(void **state) {
     const small_whisper model = {51865, true, 2, false, 0};
     opened o = open_small(&model, NULL, 2);
@@ -137,7 +138,7 @@ static void decoding_alone_is_the_same(void **state) {
     close_small(&o);
 }
 
-/* ---- Through the real one ------------------------------------------------------- */
+/* ---- With the real model ---------------------------------------------------------- */
 
 typedef struct {
     shoal_context *context;
@@ -193,14 +194,14 @@ static void noise_has_no_words(void **state) {
     close_real(&r);
 }
 
-/* Speech at a hundredth of its size keeps its words. */
+/* Speech at a hundredth of its amplitude keeps its words. */
 static void quiet_speech_is_heard(void **state) {
     static const char said[] =
         "fisher went back to the library the girl was sealing up some letters as he "
         "entered and looked up i am afraid miss holland i've got myself into very "
         "serious trouble what is that fisher asked the girl";
     real r = open_real();
-    for (int64_t i = 0; i < r.count; i++) /* as 16 bits have it */
+    for (int64_t i = 0; i < r.count; i++) /* quantised to 16 bits */
         r.samples[i] = roundf(r.samples[i] * 327.68f) / 32768;
     for (int no_vad = 0; no_vad < 2; no_vad++) {
         const shoal_transcribe_options options = {.size =

@@ -1,5 +1,5 @@
-/* Whole recordings through small models with random weights: any length, any number of
-   threads, memory, refusals; and, where the real model is there, real speech. */
+/* Complete recordings with small models with random weights: any length, any number of
+   threads, memory, errors; and, if the real model is available, real speech. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -90,13 +90,13 @@ static void test_threads_change_nothing(void **state) {
         shoal_transcription summary;
         const heard h = hear_samples(&o, 8 * SECOND, &options, &summary);
         digests[i] = h.digest;
-        assert_true(summary.fallbacks > 0); /* random words are never likely */
+        assert_true(summary.fallbacks > 0); /* random words are never probable */
         close_small(&o);
     }
     assert_true(digests[0] == digests[1] && digests[1] == digests[2]);
 }
 
-/* A voice whose pitch and formant glide, four syllables a second, phrases of 5 s. */
+/* A voice with gliding pitch and formant, four syllables per second, phrases of 5 s. */
 static void make_speech(int64_t count, float *samples) {
     const double turn = 6.283185307179586;
     double phase = 0;
@@ -140,7 +140,7 @@ static heard hear_batch(int batch, int threads, int beams, shoal_transcription *
     return h;
 }
 
-/* The same text whatever runs side by side; fallback included, which random words always
+/* The same text for any batch size, including fallback, which random words always
    need. */
 static void test_batches_change_nothing(void **state) {
     static const struct {
@@ -158,8 +158,8 @@ static void test_batches_change_nothing(void **state) {
     }
 }
 
-/* A model does not need its file any more once it is open; who shortens a mapped file
-   would end the program. */
+/* An open model does not need its file any more; truncating a mapped file would end the
+   program. */
 static void test_the_file_may_shrink(void **state) {
     uint64_t digests[2];
     for (int shrunk = 0; shrunk < 2; shrunk++) {
@@ -202,7 +202,8 @@ static void test_the_caller_can_stop(void **state) {
     close_small(&o);
 }
 
-/* Memory is what was reserved when the model was opened, however long the recording. */
+/* Memory is allocated when the model is opened, and does not depend on the
+   recording. */
 static void test_memory_does_not_grow(void **state) {
     counting_allocator memory = {0};
     const shoal_options counted = counting_options(&memory);
@@ -231,7 +232,7 @@ static void test_every_allocation_fails_in_turn(void **state) {
         shoal_context *context;
         shoal_speech *speech;
         assert_int_equal(shoal_context_create(&counted, &context), SHOAL_OK);
-        memory.fail_at = memory.calls + at; /* the context has its own */
+        memory.fail_at = memory.calls + at; /* the context has allocated before */
         const shoal_status status = shoal_speech_open(context, path, NULL, &speech);
         if (status != SHOAL_OK) {
             assert_int_equal(status, SHOAL_NO_MEMORY);
@@ -248,7 +249,7 @@ static void test_every_allocation_fails_in_turn(void **state) {
     drop_whisper(path);
 }
 
-/* ---- Refusals ------------------------------------------------------------------- */
+/* ---- Errors ----------------------------------------------------------------------- */
 
 static shoal_status transcribe_with(const opened *o, shoal_transcribe_options options) {
     float silence[SECOND] = {0};
@@ -411,7 +412,7 @@ static int end_one(void *user, int index, shoal_status status,
     return m->ended == m->stop_after;
 }
 
-/* Some of one window, one of two, one of silence, and a file that is not there. */
+/* Some of one window, one of two, one of silence, and a missing file. */
 static void make_many(const float *speech, const float *silence,
                       shoal_recording *recordings) {
     static const char *const missing[] = {"/nowhere/nothing.wav"};
@@ -455,8 +456,8 @@ static many_heard hear_many(int batch, bool together, int stop_after) {
     return m;
 }
 
-/* Each has the text that it has alone, in order, and what is wrong with one is said in
-   its turn, whatever was opened since. */
+/* Each has the text that it has alone, in order, and an error of one is reported in its
+   turn, whatever was opened since. */
 static void test_many_recordings(void **state) {
     const many_heard alone = hear_many(4, false, 0);
     const int batches[] = {1, 3, 16};

@@ -1,5 +1,5 @@
-/* The search for words: equal to a search through all strings of words, silences and
-   alignments on small problems of chance. */
+/* The word search compared with enumeration of all strings of words, silences and
+   alignments on small random problems. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum { PHONES = 4, SILENCE = 3, MOST_STEPS = 6, MOST_OUTPUTS = 2 * PHONES, ROOM 
 
 static shoal_context *context;
 
-/* ---- Chance ------------------------------------------------------------------------ */
+/* ---- Random numbers --------------------------------------------------------------- */
 
 static uint64_t drawn;
 
@@ -42,7 +42,7 @@ static const char phone_names[PHONES][4] = {"X", "Y", "Z", "SIL"};
 static const char *const word_names[] = {"u", "v", "w", "x", "y"};
 enum { WORDS = 5 };
 
-/* Words that begin alike, two that sound alike, one with two pronunciations. */
+/* Words with common prefixes, two homophones, one with two pronunciations. */
 static void make_lexicon(toy *t) {
     static const char *const options_names[] = {"X", "Y", "Z"};
     shoal_lexicon_options options = {.size = sizeof(shoal_lexicon_options),
@@ -103,7 +103,7 @@ static void make_ngram(toy *t) {
         length +=
             snprintf(text + length, sizeof text - (size_t)length, "\\%d-grams:\n", i + 1);
         for (char *at = strtok(lines[i], "\n"); at; at = strtok(NULL, "\n")) {
-            if (i == order - 1 && i < 2) /* the highest have no back-off */
+            if (i == order - 1 && i < 2) /* the highest order has no back-off */
                 *strrchr(at, ' ') = 0;
             length += snprintf(text + length, sizeof text - (size_t)length, "%s\n", at);
         }
@@ -139,7 +139,7 @@ static void free_toy(toy *t) {
     shoal_lexicon_destroy(t->lexicon);
 }
 
-/* ---- Everything -------------------------------------------------------------------- */
+/* ---- Enumeration ------------------------------------------------------------------ */
 
 typedef struct {
     const toy *t;
@@ -148,7 +148,7 @@ typedef struct {
     int words[MOST_STEPS + 1], word_count;
     double best, second; /* of different strings of words */
     int best_words[MOST_STEPS + 1], best_count;
-    int wanted[MOST_STEPS + 1], wanted_count; /* a string: its score; -1: none */
+    int wanted[MOST_STEPS + 1], wanted_count; /* a string to score; -1 if none */
     double wanted_score;
 } everything;
 
@@ -226,7 +226,7 @@ static void judge(everything *e) {
     }
 }
 
-/* All words and silences from here on; silent: one has just been. */
+/* All words and silences from here on; silent: the last one was a silence. */
 static void enumerate(everything *e, bool silent) {
     const int phones = e->phone_count;
     judge(e);
@@ -301,7 +301,7 @@ static void equal_to_exhaustive_search(void **state) {
         enumerate(&e, false);
         run_toy(&t, &spoken);
         const double score = spoken.strings[0].score;
-        if (e.best_count < 0) /* too short for anything */
+        if (e.best_count < 0) /* too short for any string */
             assert_false(spoken.whole);
         else if (!spoken.whole || !(fabs(score - e.best) < 1e-3))
             fail_msg("%d: %g, not %g", i, score, e.best);
@@ -315,7 +315,7 @@ static void equal_to_exhaustive_search(void **state) {
     assert_true(different > 100);
 }
 
-/* The further strings are different, in order, and none has more than its score. */
+/* The n-best strings are distinct, in order, and none scores above its own maximum. */
 static void best_strings(void **state) {
     (void)state;
     int64_t all = 0;
@@ -349,9 +349,9 @@ static void best_strings(void **state) {
     assert_true(all > 200);
 }
 
-/* ---- Long ones, and bad ones ------------------------------------------------------- */
+/* ---- Long and invalid sequences --------------------------------------------------- */
 
-/* Records that lead nowhere are dropped on the way: the words stay the same. */
+/* Removing unreachable records does not change the words. */
 static void long_sequences(void **state) {
     (void)state;
     enum { STEPS = 30000 };
@@ -389,7 +389,7 @@ static void long_sequences(void **state) {
     free_toy(&t);
 }
 
-/* Several at once, and limits on paths, which may only make the score lower. */
+/* Several at once, and limits on paths, which can only lower the score. */
 static void batches_and_limits(void **state) {
     (void)state;
     for (int i = 0; i < 20; i++) {
@@ -465,8 +465,8 @@ static void refusals(void **state) {
 
 #define ENGLISH "/usr/share/pocketsphinx/model/en-us/"
 
-/* Outputs of three steps a phone that favour the words' first pronunciations; returns how
-   many steps. */
+/* Outputs of three steps per phone that favour the words' first pronunciations; returns
+   the number of steps. */
 static int64_t speak(const shoal_lexicon *lexicon, const char *const *said, int count,
                      int64_t outputs, float *values) {
     int64_t step = 0;
@@ -484,7 +484,7 @@ static int64_t speak(const shoal_lexicon *lexicon, const char *const *said, int 
     return step;
 }
 
-/* Words of 72,547, some of which sound like others. */
+/* Words from 72,547, some of which are homophones. */
 static void english_words(void **state) {
     (void)state;
     static const char *const said[] = {"she", "asked",  "what", "time", "it",  "was",

@@ -1,6 +1,5 @@
-/* A text model that was trained by the library, opened and used through it: classes and
-   answers are those that its evaluation predicts, controls take the attention away, and
-   what does not go together is refused. */
+/* A text model trained, opened and used by the library: classes and answers equal the
+   predictions of its evaluation, controls remove the attention, and errors. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -163,7 +162,7 @@ static void rows_and_controls(void **state) {
     assert_non_null(strstr(shoal_evaluation_json(evaluation), "\"no attention\""));
     shoal_evaluation_destroy(evaluation);
 
-    /* The weights are whole again. */
+    /* The weights are restored. */
     assert_int_equal(shoal_evaluation_create(context, glue_run, NULL, &evaluation),
                      SHOAL_OK);
     assert_int_equal(shoal_evaluation_row_get(evaluation, 0, &row), SHOAL_OK);

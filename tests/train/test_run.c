@@ -1,5 +1,5 @@
-/* Runs in folders: cancelled and continued they come to the log of the run that was not;
-   what is refused, and what callbacks hear. */
+/* Runs in folders: cancelled and resumed runs have the log of an uninterrupted one;
+   errors, and callbacks. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -84,12 +84,13 @@ static void cancelling_changes_nothing(void **state) {
                      SHOAL_CANCELLED);
     assert_true(found.saved && !found.finished && !found.tested);
     assert_int_equal(found.state.step, 5);
-    /* Without being asked it is not continued; and then from the checkpoint alone. */
+    /* Without resume it is not continued; and then only from the checkpoint. */
     other = (listener){0};
     assert_int_equal(shoal_train_run(context, &sh_copy_task, &config, &options, &found),
                      SHOAL_INVALID);
     assert_int_equal(found.cause, SHOAL_RUN_CAUSE_SETTINGS);
-    assert_non_null(strstr(shoal_context_message(context), "already holds a training"));
+    assert_non_null(
+        strstr(shoal_context_message(context), "already contains a training"));
     options.resume = 1;
     assert_int_equal(shoal_train_run(context, &sh_copy_task, &again, &options, &found),
                      SHOAL_OK);
@@ -125,7 +126,7 @@ static void what_is_refused(void **state) {
     assert_int_equal(shoal_train_run(context, &sh_copy_task, &config, &options, &result),
                      SHOAL_OK);
     assert_int_equal(result.state.step, 14);
-    /* Somebody else is in the folder. */
+    /* The folder is locked by another process. */
     const int lock = open(folder, O_RDONLY | O_DIRECTORY);
     assert_int_equal(flock(lock, LOCK_EX | LOCK_NB), 0);
     assert_int_equal(shoal_train_run(context, &sh_copy_task, &config, &options, &result),

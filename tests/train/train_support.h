@@ -11,7 +11,7 @@ static inline void say(shoal_context *context, shoal_copy_config *config,
                      SHOAL_OK);
 }
 
-/* Small, and with everything on: dropout, averages, warm-up, plateau. */
+/* Small, with all features: dropout, averages, warm-up, plateau. */
 static inline shoal_copy_config small_config(shoal_context *context, const char *kind) {
     static const char *const settings[][2] =
         {{"length", "7"},           {"layers", "2"},         {"heads", "2"},

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Rooms may include one way only; rooms.sh has the order. exact/ uses the public headers
-# alone; cli/ and lab/ use those and their own, and lab/ may use exact/ and what cli/
-# offers. A public header uses the standard library and the public headers below it.
+# Includes between rooms point in one direction; rooms.sh has the order. exact/ uses only
+# public headers; cli/ and lab/ use those and their own, and lab/ may also use exact/ and
+# what cli/ shares. A public header uses the standard library and the public headers below
+# it.
 #     includes.sh ROOT      checks the tree, after checking that it can find errors
 . "$(dirname "$0")/../report.sh"
 . "$(dirname "$0")/rooms.sh"
@@ -21,7 +22,7 @@ may_use_header() { # the public headers that a file of room $1 may include
     esac
 }
 
-includes() { # "line target" for every #include of file $1; the quotes or brackets stay on
+includes() { # "line target" for every #include of file $1, with quotes or brackets
     local start='^[[:space:]]*#[[:space:]]*include[[:space:]]*'
     local target='(["<][^">]*[">]|[A-Za-z_].*)'
     sed -nE "s/$start$target.*/\1/; t found; d; :found; =; p" "$1" | paste -d ' ' - -
@@ -32,11 +33,11 @@ room_of() { # the room of an included file $1, or nothing
     contains "$rooms" "$room" && echo "$room"
 }
 
-found_beside() { # is $3 a file of the folder $1, or for lab what commands share?
+found_beside() { # is $3 a file of the folder $1, or for lab a header shared by commands?
     [ -e "$1/$3" ] || { [ "$2" = lab ] && [ "$3" = command.h ] && [ -e "$1/../cli/$3" ]; }
 }
 
-allowed() { # may a file that lies in folder $1, of room $2, include $3?
+allowed() { # may a file in folder $1, of room $2, include $3?
     local quoted=$3 target=${3:1:-1} room
     [[ $quoted == [\"\<]* && $target != *..* ]] || return 1
     if [[ $target == shoal*.h ]]; then
@@ -74,7 +75,7 @@ check_tree() { # $1 the root; prints what is wrong
 }
 
 expect() { # $1 good or bad, $2 file, $3 line: alone in a tree (or beside the empty file
-    # $4), it must be judged so
+    # $4), it must be judged like that
     local tree=$work/tree verdict=good
     mkdir -p "$tree/$(dirname "$2")" && echo "$3" >"$tree/$2"
     [ -z "${4:-}" ] || { mkdir -p "$tree/$(dirname "$4")" && touch "$tree/$4"; }

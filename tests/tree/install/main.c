@@ -1,12 +1,12 @@
-/* A user's program: sees only what was installed. All values are 3, so every average of
-   them is. The whole interface is there too: see whole_header in run.sh. */
+/* A user's program, which only uses installed files. All values are 3, so that every
+   average is 3. The complete interface is used too: see whole_header in run.sh. */
 #include <shoal.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { N = 200, D = 16 };
 
-int whole_header(void); /* the number of functions in a header */
+int whole_header(void); /* number of functions in a header */
 
 static int attend(shoal_context *context, const char *kind) {
     static float q[N * D], k[N * D], v[N * D], out[N * D];
