@@ -227,7 +227,8 @@ void open_text_model(text_model *model) {
          .long_texts = (shoal_long_texts)model->long_texts,
          .pooling = (shoal_text_pooling)model->pooling,
          .normalize = model->normalize,
-         .precision = model->exact ? SHOAL_PRECISION_FLOAT32 : model->precision};
+         .precision = model->exact ? SHOAL_PRECISION_FLOAT32
+                                   : (shoal_precision)model->precision};
     model->context = begin_context(model->threads, model->isa);
     progress_begin(1);
     progress_say("opening %s", model->folder);

@@ -603,9 +603,10 @@ static int run(transcribe_job *job, int count, char **paths) {
                                               .beams = (int)beams,
                                               .force = job->force,
                                               .batch = (int)job->batch,
-                                              .precision = job->exact
-                                                               ? SHOAL_PRECISION_FLOAT32
-                                                               : job->precision};
+                                              .precision =
+                                                  job->exact
+                                                      ? SHOAL_PRECISION_FLOAT32
+                                                      : (shoal_precision)job->precision};
         progress_begin(1);
         progress_say("opening %s", job->model);
         const shoal_status status =

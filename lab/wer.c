@@ -421,7 +421,7 @@ static void open_models(wer_job *job) {
                                                                  : job->beams),
                                               .force = job->force,
                                               .batch = (int)job->batch,
-                                              .precision = precision};
+                                              .precision = (shoal_precision)precision};
         progress_say("opening %s", job->model);
         status = shoal_speech_open(job->context, job->model, &options,
                                    &job->models[precision]);

@@ -158,7 +158,7 @@ const shoal_speech_info *shoal_speech_describe(const shoal_speech *s) {
                                 .text_layers = sizes->text_layers,
                                 .vocabulary = sizes->vocabulary,
                                 .multilingual = s->model->file->tokens.multilingual,
-                                .precision = (int32_t)s->model->precision,
+                                .precision = (shoal_precision)s->model->precision,
                                 .bytes = s->model->bytes + s->bytes +
                                          sh_whisper_encoder_memory(s->encoder) +
                                          sh_decoder_memory(s->decoder) +
