@@ -230,9 +230,9 @@ class Speech(LibraryHandle):
     ...     print(segment.begin, segment.text)
 
     `batch` is the number of windows processed in parallel (0: chosen by memory).
-    `precision` of the matrices is "float32" (as is `exact`), "bfloat16", "int8" or "auto".
-    A model has one transcription at a time: starting another one, and close(), raise an
-    error until the iterator of the first is exhausted or closed.
+    `precision` of the matrices is "float32" (as is `exact`), "bfloat16", "int8" or
+    "auto". A model has one transcription at a time: starting another one, and close(),
+    raise an error until the iterator of the first is exhausted or closed.
     """
 
     __module__ = "shoal"

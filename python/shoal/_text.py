@@ -81,7 +81,8 @@ class TextEncoder(LibraryHandle):
     processed: "windows" every `stride` tokens (0: half a window), "cut", or "stretch".
     `pooling` is "own" (as the folder specifies), "mean", "first" or "max". `rows` is the
     number of tokens per batch. `precision` of the matrices is "float32", "bfloat16",
-    "int8" or "auto"; the attribute says what was chosen. Threads that share an encoder wait for each other.
+    "int8" or "auto"; the attribute says what was chosen. Threads that share an encoder
+    wait for each other.
     """
 
     __module__ = "shoal"

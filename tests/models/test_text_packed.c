@@ -1,7 +1,7 @@
 /* Text encoders with packed matrices, in every precision: folders of suitable sizes with
    random weights give the results of the scalar kernels, for which nothing is packed; the
-   same bits on any number of threads. Weights that bytes cannot represent are reported, or
-   stay wider. */
+   same bits on any number of threads. Weights that bytes cannot represent are reported,
+   or stay wider. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>

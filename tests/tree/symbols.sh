@@ -58,7 +58,7 @@ needs_mpi() { # FILE...: those that are linked with MPI, directly or indirectly
     done
 }
 
-needs_blas() { # FILE...: those that are linked with a BLAS, whose settings are a process's
+needs_blas() { # FILE...: those linked with a BLAS, whose settings are the process's
     local file
     for file in "$@"; do
         [ ! -e "$file" ] ||
