@@ -102,7 +102,8 @@ typedef struct {
     const char *isa; /* "scalar", "avx2", "avx512", "neon"; NULL: the environment variable
                         SHOAL_ISA if set and not empty, else the best that runs here */
     /* The caller's allocator, or both NULL for malloc and free. Blocks need malloc's
-       alignment only; NULL from allocate is an ordinary, reported failure. */
+       alignment only; NULL from allocate is an ordinary, reported failure. A context
+       calls them from its own threads too, but never two at a time. */
     void *(*allocate)(void *user, size_t bytes);
     void (*release)(void *user, void *block);
     void *user;

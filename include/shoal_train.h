@@ -248,8 +248,8 @@ SHOAL_API shoal_status shoal_config_set(shoal_context *context,
 /* Prints as snprintf does. A name that is none gives 0 and "". */
 SHOAL_API size_t shoal_config_get(const shoal_train_task *task, const void *config,
                                   const char *name, char *text, size_t size);
-/* All fields as one JSON object of numbers, booleans and strings; prints as snprintf
-   does. */
+/* All fields as one JSON object of numbers, booleans and strings; its length is
+   returned, and nothing is printed where that is not less than size. */
 SHOAL_API size_t shoal_config_json(const shoal_train_task *task, const void *config,
                                    char *text, size_t size);
 

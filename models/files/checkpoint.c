@@ -99,9 +99,9 @@ static const char *const position_kinds[] = {"sinusoidal", "learned", "none", NU
 static const char *const poolings[] = {"none", "mean", "first", NULL};
 static const char *const forms[] = {"plain", "bert", "roberta", NULL};
 
-/* An object of its fields, in malloc's memory; NULL: none left. The attention has every
+/* An object of its fields, in the context's memory; NULL: none left. The attention has every
    option, so that defaults may change and the file keeps its meaning. */
-static char *print_config(const shoal_model_config *config) {
+static char *print_config(shoal_context *context, const shoal_model_config *config) {
     char attention[SPELLING];
     shoal_attention_print_all(&config->attention, attention, sizeof attention);
     json_t *object = json_pack(
@@ -123,7 +123,7 @@ static char *print_config(const shoal_model_config *config) {
         json_object_set_new(object, "convolutions", json_integer(config->convolutions));
     if (config->epsilon > 0)
         json_object_set_new(object, "epsilon", json_real((double)config->epsilon));
-    char *text = json_dumps(object, JSON_COMPACT);
+    char *text = sh_json_dump(context, object, JSON_COMPACT);
     json_decref(object);
     return text;
 }
@@ -294,7 +294,7 @@ static void list_tensors(contents *file) {
 
 static shoal_status save(const char *path, contents *file) {
     shoal_context *context = file->model->context;
-    char *config = print_config(&file->model->config);
+    char *config = print_config(context, &file->model->config);
     void *block = sh_allocate_parts(context, place, file, NULL);
     shoal_status status = sh_fail(context, SHOAL_NO_MEMORY, "%s: out of memory", path);
     if (config && block) {
@@ -319,7 +319,7 @@ static shoal_status save(const char *path, contents *file) {
                                       file->notes, file->note_count, true);
     }
     sh_release(context, block);
-    free(config);
+    sh_free(config);
     return status;
 }
 

@@ -464,7 +464,7 @@ static shoal_status write_file(const writing *out, const json_t *root, bool dura
         return sh_fail(out->context, SHOAL_INVALID,
                        "%s: its header would be larger than the format allows",
                        out->path);
-    char *header = text > 0 ? malloc(size) : NULL;
+    char *header = text > 0 ? sh_allocate(out->context, size) : NULL;
     if (!header)
         return sh_fail(out->context, SHOAL_NO_MEMORY, "%s: out of memory for its header",
                        out->path);
@@ -477,7 +477,7 @@ static shoal_status write_file(const writing *out, const json_t *root, bool dura
     const shoal_status status =
         sh_file_replace(out->context, out->path, out->parts, (int)(out->count + 2),
                         durable ? SHOAL_SYNC_NAME : SHOAL_SYNC_NONE);
-    free(header);
+    sh_free(header);
     return status;
 }
 

@@ -3,6 +3,9 @@
 #ifndef SHOAL_SPEECH_RECOGNISER_CORPUS_H
 #define SHOAL_SPEECH_RECOGNISER_CORPUS_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
+
 #include "models/files/files.h"
 #include "speech/audio/fbank.h"
 
@@ -27,8 +30,9 @@ struct shoal_corpus {
     shoal_context *context;
     shoal_corpus_options options;
     shoal_corpus_info info;
-    bool rate_found; /* info.rate is that of most recordings: all must have it */
-    char *texts[4];  /* what the lists' strings lie in */
+    bool rate_found;  /* info.rate is that of most recordings: all must have it */
+    atomic_bool lost; /* there was no memory for a reason */
+    char *texts[4];   /* what the lists' strings lie in */
     corpus_recording *recordings;
     int64_t recording_count;
     corpus_utterance *utterances; /* info.utterances of them in the end */
@@ -43,8 +47,8 @@ struct shoal_corpus {
 };
 
 /* Notes why an utterance cannot be used; the first reason stays. */
-void sh_corpus_refuse(corpus_utterance *utterance, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+void sh_corpus_refuse(shoal_corpus *corpus, corpus_utterance *utterance,
+                      const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Samples per second of the features: as the options say, or 8000 where most recordings
    have less than 16000. */
@@ -64,6 +68,7 @@ typedef struct {
 } counted_word;
 
 typedef struct {
+    shoal_context *context;
     counted_word *words;
     int64_t count, room, joined; /* joined: of these no two are equal */
     char **units; /* [unit_count], in the order in which they were learned */

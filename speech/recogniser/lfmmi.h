@@ -37,7 +37,8 @@ typedef struct {
     void *block;
 } den_graph;
 
-bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *den);
+bool sh_den_make(shoal_context *context, const phone_lm *lm, int32_t topology, bool whole,
+                 den_graph *den);
 void sh_den_free(den_graph *den);
 
 /* What can be said in one utterance. States are in an order in which arcs lead on: other
@@ -53,13 +54,14 @@ typedef struct {
 } num_graph;
 
 /* Without a path it has no states. false: out of memory. */
-bool sh_num_make(const phone_lm *lm, const den_graph *den, int32_t topology,
-                 const shoal_lexicon *lexicon, const int32_t *words, int64_t count,
-                 num_graph *num);
+bool sh_num_make(shoal_context *context, const phone_lm *lm, const den_graph *den,
+                 int32_t topology, const shoal_lexicon *lexicon, const int32_t *words,
+                 int64_t count, num_graph *num);
 void sh_num_free(num_graph *num);
 
 /* Memory that one thread uses for all its utterances, and that grows. */
 typedef struct {
+    shoal_context *context;
     float *rows;     /* of either pass */
     size_t row_room; /* bytes */
     float *gradient; /* [steps][outputs] */
@@ -85,6 +87,6 @@ int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
                       int32_t *begins);
 
 /* At least `bytes` at *block, whose contents are lost when it grows. */
-bool sh_lfmmi_room(void *block, size_t *room, size_t bytes);
+bool sh_lfmmi_room(shoal_context *context, void *block, size_t *room, size_t bytes);
 
 #endif

@@ -37,11 +37,11 @@ typedef struct {
    many histories of order - 1 phones are kept beside all the shorter ones, -1: all. */
 shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
                               int32_t order, int64_t extra, phone_lm *lm);
-/* One zeroed block of malloc's memory for what `place` reserves, in the two calls of
-   sh_allocate_parts; NULL: out of memory. */
-void *sh_allocate_plain(place_function *place, void *argument);
+/* As sh_allocate_parts, and zeroed. */
+void *sh_allocate_zeroed_parts(shoal_context *context, place_function *place,
+                               void *argument);
 /* The arrays for the numbers of states and arcs that it has; false: no memory. */
-bool sh_phone_lm_allocate(phone_lm *lm);
+bool sh_phone_lm_allocate(shoal_context *context, phone_lm *lm);
 void sh_phone_lm_free(phone_lm *lm); /* legal on zeroed ones */
 
 /* The arc of a state with that phone; -1: there is none. */

@@ -28,7 +28,7 @@ shoal_status sh_path(shoal_context *context, char path[SH_PATH], const char *fol
 shoal_status sh_make_folder(shoal_context *context, const char *path);
 /* A string, in which '?' stands for all that is not ASCII where it is no UTF-8, as paths
    may be; null for NULL. */
-json_t *sh_json_text(const char *text);
+json_t *sh_json_text(shoal_context *context, const char *text);
 
 /* Blocks of the context's memory that are released together. Blocks begin as 0. */
 typedef struct {

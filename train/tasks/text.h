@@ -73,13 +73,13 @@ typedef enum {
 extern const char *const sh_text_metric_names[METRICS];
 
 /* predicted and wanted: [count], classes as whole numbers. NAN: out of memory. */
-double sh_text_metric(text_metric metric, int64_t count, const float *predicted,
-                      const float *wanted);
+double sh_text_metric(shoal_context *context, text_metric metric, int64_t count,
+                      const float *predicted, const float *wanted);
 
 /* SQuAD's answers: lower case, without ASCII punctuation, without the words a, an and
    the, with single spaces. In malloc's memory; NULL: none left. Bytes that are no UTF-8
    stay as they are. */
-char *sh_squad_normalise(const char *text);
+char *sh_squad_normalise(shoal_context *context, const char *text);
 /* Of normalised texts: words in common, each as often as it is in both. */
 double sh_squad_f1(const char *predicted, const char *wanted);
 
@@ -142,11 +142,12 @@ void sh_squad_look(const text_set *windows, int64_t at, const float *logits,
 /* Without the white space around it, which tokens of bytes have. */
 void sh_squad_trim(const squad_question *question, squad_answer *answer);
 /* Its text, trimmed, in malloc's memory; "" where there is none. NULL: out of memory. */
-char *sh_squad_text(const squad_question *question, const squad_answer *answer);
+char *sh_squad_text(shoal_context *context, const squad_question *question,
+                    const squad_answer *answer);
 
 /* answers [count], one for each question; shares of 1. False: out of memory. */
-bool sh_squad_scores(const squad_set *set, const squad_answer *answers, double *exact,
-                     double *f1);
+bool sh_squad_scores(shoal_context *context, const squad_set *set,
+                     const squad_answer *answers, double *exact, double *f1);
 
 /* ---- Scores (text.c) --------------------------------------------------------------- */
 
