@@ -295,18 +295,19 @@ static bool sort_phones(lexicon_draft *draft, shoal_lexicon *made) {
 
 /* ---- The whole --------------------------------------------------------------------- */
 
-lexicon_draft *sh_lexicon_begin(shoal_context *context,
-                                const shoal_lexicon_options *options) {
+shoal_status sh_lexicon_begin(shoal_context *context,
+                              const shoal_lexicon_options *options,
+                              lexicon_draft **made) {
     static const shoal_lexicon_options defaults;
     lexicon_draft *draft = sh_allocate_zeros(context, 1, sizeof *draft);
     const shoal_lexicon_options *o = options ? options : &defaults;
     const char *silence = o->silence ? o->silence : "SIL";
     if (draft)
         draft->names = sh_allocate_zeros(context, LEXICON_PHONES, sizeof *draft->names);
+    *made = NULL;
     if (!draft || !draft->names) {
         sh_free(draft);
-        no_memory(context);
-        return NULL;
+        return no_memory(context);
     }
     draft->context = context;
     draft->keep_stress = o->keep_stress != 0;
@@ -324,13 +325,12 @@ lexicon_draft *sh_lexicon_begin(shoal_context *context,
                              "phone %lld is empty, too long, there twice or one too many",
                              (long long)i);
     }
-    if (status != SHOAL_OK) {
-        sh_lexicon_end(draft, status, NULL);
-        return NULL;
-    }
+    if (status != SHOAL_OK)
+        return sh_lexicon_end(draft, status, NULL);
     draft->given = o->phone_count > 0;
     name_number(draft, draft->silence, strlen(draft->silence));
-    return draft;
+    *made = draft;
+    return SHOAL_OK;
 }
 
 static shoal_status finish(lexicon_draft *draft, shoal_lexicon *made) {
@@ -416,8 +416,8 @@ shoal_status shoal_lexicon_open(shoal_context *context, const char *const *paths
         (options && options->phone_count > 0 && !options->phones))
         return sh_fail(context, SHOAL_INVALID,
                        "context, paths, phones or lexicon is NULL, or there is no path");
-    lexicon_draft *draft = sh_lexicon_begin(context, options);
-    shoal_status status = draft ? SHOAL_OK : SHOAL_INVALID;
+    lexicon_draft *draft;
+    shoal_status status = sh_lexicon_begin(context, options, &draft);
     for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
         file_map map = {0};
         status = sh_file_map_open(context, paths[i], &map);

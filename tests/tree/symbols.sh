@@ -66,6 +66,14 @@ needs_blas() { # FILE...: those that are linked with a BLAS, whose settings are 
     done
 }
 
+# OBJECT:NAME of what an archive takes of the C library's memory. All memory is a context's
+# (src/base/memory.h); base.c has what a context uses unless its caller has another.
+plain_memory() { # ARCHIVE...
+    nm -A -u "$@" 2>/dev/null | sed -nE 's/^[^:]*:([^:]*): *[Uw] ([a-z_]+)$/\1:\2/p' |
+        grep -E ':(malloc|calloc|realloc|reallocarray|free|strn?dup|v?asprintf|getline|getdelim|open_memstream|aligned_alloc|posix_memalign|memalign|valloc)$' |
+        grep -vE '^base\.c\.o:(malloc|free)$'
+}
+
 # ---- The checks find what they should: a library with everything wrong in it -----------
 finds() { # NAME WANTED COMMAND...: the command prints a line with WANTED
     report "the check finds $1" "$("${@:3}" | grep -q -e "$2" || echo "it does not")"
@@ -79,6 +87,8 @@ int shoal_public(void) { return fail(); }
 int shoal_undeclared(void) { return 0; }
 int sh_used(void) { return 0; }
 int sh_public(void) { return 0; }
+char *strdup(const char *);
+char *sh_copy(const char *text) { return strdup(text); }
 C
 cat >"$work/shoal.h" <<'C'
 SHOAL_API int shoal_public(void);
@@ -110,6 +120,7 @@ if (build_bad); then
         "$work/bad.a"
     finds "a program that uses an internal" '^sh_used$' private_uses "$work/main"
     finds "a library too many" 'libother' needs_more "$bad"
+    finds "memory that is no context's" '^bad.o:strdup$' plain_memory "$work/bad.a"
     finds "who needs a BLAS" 'libblas' needs_blas "$work/libfast.so"
     [ ! -e "$build/libshoal-mpi.so" ] ||
         finds "who needs MPI" libshoal-mpi needs_mpi "$build/libshoal-mpi.so"
@@ -143,6 +154,7 @@ for name in shoal-train shoal-speech shoal-models shoal; do
     report "lib$name exports its header" \
         "$(off_header "$include/${name/-/_}.h" "$library")"
     report "lib$name: versions" "$(misversioned "$library")"
+    report "lib$name has no memory but a context's" "$(plain_memory "$build/lib$name.a")"
     if [ ${#above[@]} = 0 ] && [ $name != shoal-train ]; then
         skip "lib$name: internals" "what would use them is not built"
     else
