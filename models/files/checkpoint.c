@@ -99,8 +99,8 @@ static const char *const position_kinds[] = {"sinusoidal", "learned", "none", NU
 static const char *const poolings[] = {"none", "mean", "first", NULL};
 static const char *const forms[] = {"plain", "bert", "roberta", NULL};
 
-/* An object of its fields, in the context's memory; NULL: none left. The attention has every
-   option, so that defaults may change and the file keeps its meaning. */
+/* An object of its fields, in the context's memory; NULL: none left. The attention has
+   every option, so that defaults may change and the file keeps its meaning. */
 static char *print_config(shoal_context *context, const shoal_model_config *config) {
     char attention[SPELLING];
     shoal_attention_print_all(&config->attention, attention, sizeof attention);

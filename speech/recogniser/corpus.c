@@ -298,8 +298,10 @@ static bool append_unit(shoal_corpus *corpus, const char *text, int64_t *room) {
     if (!grow(corpus->context, &corpus->units, room, corpus->info.units + 1,
               sizeof *corpus->units))
         return false;
-    corpus->units[corpus->info.units] = sh_copy_text(corpus->context, text);
-    return corpus->units[corpus->info.units++] != NULL;
+    char *copy = sh_copy_text(corpus->context, text);
+    if (copy)
+        corpus->units[corpus->info.units++] = copy;
+    return copy != NULL;
 }
 
 /* Sorts the units and drops all but one of each. */

@@ -269,7 +269,9 @@ static shoal_status begin_reading(shoal_corpus *corpus, reading *r) {
             status =
                 sh_fbank_create(r->contexts[i], &corpus->options.fbank, &r->banks[i]);
         if (status != SHOAL_OK)
-            sh_fail(corpus->context, status, "%s", shoal_context_message(r->contexts[i]));
+            sh_fail(corpus->context, status, "%s",
+                    r->contexts[i] ? shoal_context_message(r->contexts[i])
+                                   : "out of memory for a recording");
     }
     return status;
 }

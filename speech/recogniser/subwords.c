@@ -46,9 +46,10 @@ bool sh_subwords_add(subwords *s, const char *word) {
         join_equal(s);
     if (!grow(s->context, &s->words, &s->room, s->count + 1, sizeof *s->words))
         return false;
-    s->words[s->count] =
-        (counted_word){.text = sh_copy_text(s->context, word), .count = 1};
-    return s->words[s->count++].text != NULL;
+    char *copy = sh_copy_text(s->context, word);
+    if (copy)
+        s->words[s->count++] = (counted_word){.text = copy, .count = 1};
+    return copy != NULL;
 }
 
 /* ---- Learning ---------------------------------------------------------------------- */

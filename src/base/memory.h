@@ -11,16 +11,16 @@
 
 enum { CACHE_LINE = 64 };
 
-/* NULL when the allocator says no (the message is set). size 0 gives a valid block. A NULL
-   context has the C library's memory. */
+/* NULL when the allocator says no (the message is set). size 0 gives a valid block. A
+   NULL context has the C library's memory. */
 SHOAL_PRIVATE void *sh_allocate(shoal_context *context, size_t bytes);
 SHOAL_PRIVATE void sh_release(shoal_context *context, void *block); /* NULL is legal */
 
 /* The same: blocks know their context. */
 SHOAL_PRIVATE void sh_free(void *block); /* NULL is legal */
 
-/* As calloc, realloc, strdup and asprintf, in the context's memory. sh_resize may be given
-   a NULL block; where it returns NULL, the block is as it was. */
+/* As calloc, realloc, strdup and asprintf, in the context's memory. sh_resize may be
+   given a NULL block; where it returns NULL, the block is as it was. */
 SHOAL_PRIVATE void *sh_allocate_zeros(shoal_context *context, size_t count, size_t size);
 SHOAL_PRIVATE void *sh_resize(shoal_context *context, void *block, size_t bytes);
 SHOAL_PRIVATE char *sh_copy_text(shoal_context *context, const char *text);

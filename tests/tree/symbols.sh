@@ -58,7 +58,7 @@ needs_mpi() { # FILE...: those that are linked with an MPI, or with what is
     done
 }
 
-needs_blas() { # FILE...: those that are linked with a BLAS, whose settings are a process's
+needs_blas() { # FILE...: those that are linked with a BLAS
     local file
     for file in "$@"; do
         [ ! -e "$file" ] ||
@@ -66,12 +66,13 @@ needs_blas() { # FILE...: those that are linked with a BLAS, whose settings are 
     done
 }
 
-# OBJECT:NAME of what an archive takes of the C library's memory. All memory is a context's
-# (src/base/memory.h); base.c has what a context uses unless its caller has another.
+# OBJECT:NAME of what archives take of the C library's memory. All memory is a context's
+# (src/base/memory.h); base.c has what a context uses where its caller gave nothing.
 plain_memory() { # ARCHIVE...
+    local names='(m|c|re|v)alloc|reallocarray|free|aligned_alloc|(posix_)?memalign'
+    names+='|strn?dup|v?asprintf|get(line|delim)|open_memstream'
     nm -A -u "$@" 2>/dev/null | sed -nE 's/^[^:]*:([^:]*): *[Uw] ([a-z_]+)$/\1:\2/p' |
-        grep -E ':(malloc|calloc|realloc|reallocarray|free|strn?dup|v?asprintf|getline|getdelim|open_memstream|aligned_alloc|posix_memalign|memalign|valloc)$' |
-        grep -vE '^base\.c\.o:(malloc|free)$'
+        grep -E ":($names)\$" | grep -vE '^base\.c\.o:(malloc|free)$'
 }
 
 # ---- The checks find what they should: a library with everything wrong in it -----------
