@@ -127,7 +127,9 @@ int main(int count, char **arguments) {
     const int usual[] = {200, 1000, 4000};
     const int rows_count = count > 1 ? count - 1 : 3;
     shoal_context *context;
-    if (shoal_context_create(&(shoal_options){.threads = 1}, &context) != SHOAL_OK ||
+    if (shoal_context_create(&(shoal_options){.size = sizeof(shoal_options),
+                                              .threads = 1},
+                             &context) != SHOAL_OK ||
         sh_products_hold(context) != SHOAL_OK) {
         fprintf(stderr, "products: %s\n", shoal_context_message(context));
         return 1;

@@ -1,5 +1,5 @@
-# Each bench/*.c is one timing program; `bench` builds and runs them all. Speeds are given
-# as fractions of a BLAS's, so without one there is nothing to build.
+# Each bench/*.c is one timing program; `bench` builds and runs them all. Speeds are
+# relative to a BLAS, so nothing is built without one.
 file(GLOB bench_sources CONFIGURE_DEPENDS bench/*.c)
 shoal_find(openblas cblas.h openblas)
 

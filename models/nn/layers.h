@@ -30,6 +30,10 @@ typedef struct {
     /* Floats in blocks, as sh_packed_put puts them; a multiple of 32 outputs; inference
        only. */
     bool packed;
+    /* Bytes in blocks, as sh_int8_put puts them (models/nn/quantised.h), and the factors
+       of the inputs; inference only. */
+    bool int8;
+    const float *factors; /* [inputs] */
 } nn_tensor;
 
 /* One batch of sequences: sequence b has rows offsets[b] .. offsets[b + 1] - 1, and

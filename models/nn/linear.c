@@ -3,6 +3,7 @@
 #include "kernels/half.h"
 #include "models/nn/layers.h"
 #include "models/nn/packed.h"
+#include "models/nn/quantised.h"
 
 enum { FEW_OUTPUTS = 64, HALF_BLOCK = 1 << 14 };
 
@@ -145,6 +146,10 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
         const int64_t panels = ceil_divide(rows, PACKED_ROWS);
         sh_run_tasks(context, panels, bf16_panel_task, &of);
         sh_run_tasks(context, ceil_divide(panels, PANELS_PER_TASK), bf16_task, &of);
+        return;
+    }
+    if (weight->int8) {
+        sh_int8_forward(context, layer, rows, x, y, then, scratch);
         return;
     }
     if (weight->packed) {

@@ -8,8 +8,8 @@
 
 #include "base/memory.h"
 
-/* Room for `wanted` elements of the array whose address lies at `array`: twice as many as
-   there were, and some. false: out of memory, and all is as it was. */
+/* Makes room for `wanted` elements of the array whose address is at `array`, at least
+   doubling it. Returns false if out of memory, with everything unchanged. */
 static inline bool grow(shoal_context *context, void *array, int64_t *room,
                         int64_t wanted, size_t element) {
     void *block;
@@ -25,7 +25,7 @@ static inline bool grow(shoal_context *context, void *array, int64_t *room,
     return true;
 }
 
-/* Where `wanted` is in list[low] to list[high - 1], which rise; -1: nowhere. */
+/* Index of `wanted` in the increasing list[low] to list[high - 1], or -1. */
 static inline int64_t find_rising(const int32_t *list, int64_t low, int64_t high,
                                   int32_t wanted) {
     const int64_t end = high;
@@ -44,7 +44,7 @@ static inline void free_blocks(void *const *blocks, size_t count) {
         sh_free(blocks[i]);
 }
 
-/* Frees all of the pointers. */
+/* Frees all pointers. */
 #define FREE_ALL(...)                                                                    \
     free_blocks((void *const[]){__VA_ARGS__},                                            \
                 sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))

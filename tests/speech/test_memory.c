@@ -26,7 +26,7 @@ static shoal_status search_words(shoal_context *own, const shoal_lexicon *list,
     static float outputs[2 * LONG_STEPS * MOST_OUTPUTS];
     const int64_t rows[] = {0, STEPS, STEPS + LONG_STEPS};
     shoal_spoken spoken[2];
-    shoal_word_settings settings = shoal_word_settings_default(topology);
+    shoal_word_settings settings = shoal_word_settings_defaults(topology);
     settings.nbest = 5;
     settings.confidence = 1;
     fill_random(outputs, COUNT_OF(outputs), 2, 1);
@@ -36,7 +36,7 @@ static shoal_status search_words(shoal_context *own, const shoal_lexicon *list,
     for (int twice = 0; twice < 2 && status == SHOAL_OK; twice++)
         status = shoal_word_decoder_run(decoder, &settings, 2, rows, outputs, spoken);
     shoal_word_decoder_destroy(decoder);
-    shoal_ngram_close(ngram);
+    shoal_ngram_destroy(ngram);
     return status;
 }
 
@@ -48,16 +48,17 @@ static shoal_status use_words(shoal_context *own) {
         status = shoal_lexicon_open_list(own, lexicon_path, NULL, &again);
     if (status == SHOAL_OK)
         status = search_words(own, read, SHOAL_TOPOLOGY_CHAIN);
-    shoal_lexicon_close(again);
-    shoal_lexicon_close(read);
+    shoal_lexicon_destroy(again);
+    shoal_lexicon_destroy(read);
     return status;
 }
 
 static shoal_status use_lfmmi(shoal_context *own) {
-    const shoal_lfmmi_options options = {.order = 3, .extra = 2};
+    shoal_lfmmi_options options = shoal_lfmmi_options_defaults();
     shoal_lfmmi *made = NULL, *opened = NULL;
     const int64_t rows[] = {0, 12, 24}, texts[] = {0, 2, 3};
-    const shoal_lfmmi_batch batch = {.batch = 2,
+    const shoal_lfmmi_batch batch = {.size = sizeof(shoal_lfmmi_batch),
+                                     .batch = 2,
                                      .offsets = rows,
                                      .word_offsets = texts,
                                      .words = words};
@@ -65,6 +66,8 @@ static shoal_status use_lfmmi(shoal_context *own) {
     int32_t phones[24], begins[24];
     int64_t counts[2];
     shoal_lfmmi_result result;
+    options.order = 3;
+    options.extra = 2;
     fill_random(y, COUNT_OF(y), 1, 2);
     shoal_status status =
         shoal_lfmmi_create(own, &options, lexicon, TEXTS, offsets, words, &made);
