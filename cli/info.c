@@ -55,7 +55,7 @@ const command_help info_help =
      NULL};
 
 static const char blas[] =
-    "none is needed; shoal bench compares with OpenBLAS where it is installed";
+    "none; shoal bench loads OpenBLAS where it is installed";
 
 #if defined(__clang__)
 static const char compiler[] = __VERSION__;

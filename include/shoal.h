@@ -142,7 +142,8 @@ typedef struct {
     const char *isa; /* "scalar", "avx2", "avx512" or "neon"; NULL: the environment
                         variable SHOAL_ISA if set and not empty, else the best one */
     /* The allocator; both NULL for malloc and free. Blocks need only malloc's alignment.
-       If allocate returns NULL, the call fails with SHOAL_NO_MEMORY. */
+       If allocate returns NULL, the call fails with SHOAL_NO_MEMORY. A context also calls
+       them from its own threads, but never two at a time. */
     void *(*allocate)(void *user, size_t bytes);
     void (*release)(void *user, void *block);
     void *user;
