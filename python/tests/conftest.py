@@ -1,4 +1,4 @@
-"""What the tests share: where the data is, and arrays with their exact attention."""
+"""Shared by the tests: paths of data, and arrays with their exact attention."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def needs(*parts: str) -> None:
 
 
 def data(*parts: str) -> Path:
-    """A file of the shared data, or a skip that says where it was looked for."""
+    """A file of the shared data, or a skip that names its path."""
     path = DATA.joinpath(*parts)
     if not path.exists():
         pytest.skip(f"no {path}: set SHOAL_DATA to the folder that has it")

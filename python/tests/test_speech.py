@@ -1,4 +1,4 @@
-"""Speech, with the real model where it is, and the mirror of shoal_speech.h."""
+"""Speech, with the real model if it is available, and the mirror of shoal_speech.h."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_options():
 def test_refusals():
     with pytest.raises(shoal.ShoalError, match="config.json"):
         shoal.TextEncoder(MODELS)
-    with pytest.raises(shoal.ShoalError, match="keys of its own"):
+    with pytest.raises(shoal.ShoalError, match="separate keys"):
         shoal.TextEncoder(MODELS / "bert", "lsh-1")
     with pytest.raises(shoal.ShoalError, match="pooling"):
         shoal.TextEncoder(MODELS / "bert", pooling="last")
@@ -51,3 +51,15 @@ def test_refusals():
     encoder.close()
     with pytest.raises(shoal.ShoalError, match="closed"):
         encoder.embed(["a"])
+
+
+def test_precision():
+    with shoal.TextEncoder(MODELS / "bert", precision="float32") as encoder:
+        assert encoder.precision == "float32"
+        exact = encoder.embed(TEXTS)
+    for precision in ("auto", "bfloat16", "int8"):
+        with shoal.TextEncoder(MODELS / "bert", precision=precision) as encoder:
+            assert encoder.precision in ("float32", "bfloat16", "int8")
+            assert np.abs(encoder.embed(TEXTS) - exact).max() < 0.1
+    with pytest.raises(shoal.ShoalError, match="precision is 'int4'"):
+        shoal.TextEncoder(MODELS / "bert", precision="int4")

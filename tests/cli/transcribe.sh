@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Drives `shoal transcribe` and `shoal wer` of the program given as $1: a small model with
-# random weights, sounds and damaged files that it makes itself, and the real model where
-# it is there.
+# Runs `shoal transcribe` and `shoal wer` of the program given as $1: a small model with
+# random weights, generated sounds and damaged files, and the real model if it is
+# available.
 . "$(dirname "$0")/lib/helpers.sh"
 
 if shoal transcribe --help 2>&1 | grep -q "built without"; then
@@ -16,7 +16,7 @@ def zero_wav(name, seconds):
 def nan_wav(name):
     raw_wav(name, 3, 1, 16000, 32, struct.pack("<3f", 0.0, math.nan, 0.0) * 2000)
 
-# only FILE KEY: of its JSON, without what is timed
+# only FILE KEY: part of its JSON, without times
 def only(name, key):
     for one in json.load(open(name))[key]:
         print({k: v for k, v in sorted(one.items()) if "seconds" not in k and
@@ -34,7 +34,7 @@ def spoil(name, to, key):
     bytes[begin:begin + 4] = struct.pack("<f", math.nan)
     open(to, "wb").write(bytes)
 
-# cues FILE WIDTH LINES: what is wrong with a file of cues; their text in FILE.joined
+# cues FILE WIDTH LINES: problems of a file of cues; writes their text to FILE.joined
 def cues(name, width, lines):
     before, joined = 0.0, []
     seconds = lambda at: sum(60 ** i * float(part) for i, part in enumerate(
@@ -103,16 +103,16 @@ expect "a text over its recording, by a link" 2 "would overwrite the input talk.
 expect "a text over the model" 2 "would overwrite the input small.bin" \
     shoal transcribe other.wav -m small.bin --out beside
 report "recordings stay" "$(cmp speech.txt talk.wav; cmp beside/talk.txt talk.wav)"
-expect "a file for a folder" 4 "is a file; name a folder" shoal transcribe talk.wav \
+expect "a file for a folder" 4 "is a file; give a folder" shoal transcribe talk.wav \
     -m small.bin --out small.bin
 expect "no name for a folder" 2 "--out is empty" shoal transcribe talk.wav -m small.bin \
     --out ''
 cp talk.wav silent.wav
 tool put silent.wav 24 0
-expect "no samples per second" 3 "0 samples per second" shoal transcribe silent.wav \
+expect "no samples per second" 3 "a sample rate of 0" shoal transcribe silent.wav \
     -m small.bin
 
-# ---- Forms ---------------------------------------------------------------------------
+# ---- Formats -------------------------------------------------------------------------
 check "text" say talk.wav
 check "the factor stands on stderr" grep -q "real-time factor" err
 cp out text
@@ -125,15 +125,15 @@ check "quiet" bash -c \
 check "without a standard error" bash -c \
     "'$program' transcribe talk.wav -m small.bin --no-fallback 2>&- | cmp - text"
 cp talk.wav counted.wav
-tool put counted.wav 4 "$(stat -c %s talk.wav)" # the whole file, not what is behind it
+tool put counted.wav 4 "$(stat -c %s talk.wav)" # the size of the file, not of the audio
 check "a size that counts itself" bash -c \
     "'$program' transcribe counted.wav -m small.bin --no-fallback -q | cmp - text"
 tool spoil small.bin spoilt.bin encoder.ln_post.weight
 expect "an encoder that gives NaN" 3 "NaN" shoal transcribe talk.wav -m spoilt.bin
 tool spoil small.bin spoilt.bin decoder.ln.weight
-expect "a decoder that gives NaN" 3 "decoder gives NaN" shoal transcribe talk.wav \
+expect "a decoder that gives NaN" 3 "outputs are NaN" shoal transcribe talk.wav \
     -m spoilt.bin
-expect "and with beams" 3 "decoder gives NaN" shoal transcribe talk.wav -m spoilt.bin -b 3
+expect "and with beams" 3 "outputs are NaN" shoal transcribe talk.wav -m spoilt.bin -b 3
 check "json" say talk.wav -f json -l en
 check "json has what it should" json "d['language'] == 'en' and
     abs(d['duration'] - 4) < 1e-6 and d['windows'] >= 1 and d['task'] == 'transcribe' and
@@ -193,7 +193,7 @@ done
 expect "a missing recording" 3 "nowhere" shoal transcribe nowhere.flac -m small.bin
 check "nothing was written for any of them" bash -c "[ -z \"\$(ls never)\" ]"
 
-cp talk.wav claims.wav && tool put claims.wav 40 256000 # twice what there is
+cp talk.wav claims.wav && tool put claims.wav 40 256000 # twice the actual size
 expect "a WAV that announces more than it has" 3 "4.00 of the 8.00 seconds" \
     shoal transcribe claims.wav -m small.bin --no-fallback -o never
 check "is taken as it is when asked" bash -c \
@@ -218,7 +218,7 @@ for more in "" --no-fallback --no-timestamps; do
 done
 check "its summary" grep -q "no speech" err
 
-# ---- Words, forms, parts, standard input ---------------------------------------------
+# ---- Words, formats, parts, standard input -------------------------------------------
 check "words in json" run transcribe talk.wav -m small.bin -f json --words
 check "have times and probabilities" json "all('words' in s for s in d['segments']) and
     all(0 <= w['start'] <= w['end'] <= 4.1 and 0 < w['probability'] <= 1 and w['word']
@@ -247,7 +247,7 @@ check "into a folder" bash -c "'$program' transcribe - -m small.bin -o texts <ta
     [ -e texts/stdin.txt ]"
 expect "empty standard input" 3 "samples" bash -c \
     "'$program' transcribe - --rate 16000 -m small.bin </dev/null"
-expect "standard input that is no sound" 3 "standard input: is no recording" bash -c \
+expect "standard input that is no sound" 3 "standard input: is not a readable" bash -c \
     "'$program' transcribe - -m small.bin <small.bin"
 check "in one sentence, of a name" bash -c \
     "! grep -F -e '.;' -e /proc/ err && grep -qF 'ffmpeg -i - -ar' err"
@@ -269,7 +269,7 @@ expect "a text beyond a limit of size" 4 "File too large" bash -c \
 check "leaves nothing" bash -c "[ -z \"\$(ls -A limited)\" ]"
 expect "a rate without samples" 2 "standard input" shoal transcribe talk.wav \
     -m small.bin --rate 8000
-expect "standard input twice" 2 "once" shoal transcribe - - -m small.bin
+expect "standard input twice" 2 "given twice" shoal transcribe - - -m small.bin
 check "a part" run transcribe talk.wav -m small.bin -f json --offset 1 --duration 2
 check "lies there" json "abs(d['duration'] - 2) < 0.02 and
     all(1 <= s['start'] <= s['end'] <= 3.01 for s in d['segments'])"
@@ -285,11 +285,11 @@ printf 'no sound' >talk.xyz
 expect "a format that is not read" 3 "ffmpeg -i talk.xyz -ar 16000 -ac 1 out.wav" \
     shoal transcribe talk.xyz -m small.bin
 
-# ---- Attention that takes the queries as keys ----------------------------------------
+# ---- Kinds that use the queries as keys -----------------------------------------------
 for kind in lsh-4 shared-full; do
-    expect "$kind is refused" 2 "keys of its own" shoal transcribe talk.wav \
+    expect "$kind is refused" 2 "separate keys" shoal transcribe talk.wav \
         -m small.bin -a $kind
-    expect "$kind is refused by wer" 2 "keys of its own" shoal wer a -m small.bin \
+    expect "$kind is refused by wer" 2 "separate keys" shoal wer a -m small.bin \
         -a full,$kind
     check "$kind can be forced" say talk.wav -a $kind --force
 done
@@ -306,7 +306,7 @@ done
 for field in 0 1 2 3 4 5 6 7 8 9 10 11 12 13; do
     for value in -1 0 7 2147483647; do
         cp small.bin bad.bin && tool put bad.bin $((4 * field)) "$value"
-        # Legal kinds of files: each tensor says its own.
+        # Valid types of files: each tensor has its own.
         case $field.$value in 11.0 | 11.7) continue ;; esac
         expect "model with field $field = $value" 3 "bad.bin" shoal transcribe talk.wav \
             -m bad.bin
@@ -399,7 +399,7 @@ if [ -e "$data/models/ggml-tiny.bin" ] && [ -e "$data/speech/transcripts.txt" ];
     fisher=$data/speech/1088-134315-0043.flac
     hear() { shoal transcribe "$fisher" -m "$data/models/ggml-tiny.bin" -l en -q "$@"; }
     expect "real: an attention that is far off is told" 0 \
-        "shoal and auto keep the words" hear -a i-clustered-100
+        "shoal or auto, which keep the words" hear -a i-clustered-100
     hear -f srt >two.srt
     hear -f srt --max-line-width 25 --max-line-count 1 >one.srt
     hear -f srt --max-line-width 0 >long.srt

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The files that pyproject.toml puts into the source distribution are enough for CMake to
-# make the wheel's build from, with the options that it sets there.
+# The files that pyproject.toml puts into the source distribution are sufficient for CMake
+# to configure the wheel's build, with the options set there.
 #     sdist.sh CMAKE SOURCE
 . "$(dirname "$0")/../report.sh"
 cmake=$1 source=$2
