@@ -476,8 +476,8 @@ typedef struct {
     double
         relative_error; /* |out - exact| / |exact|, both as one long vector; 0 for 0/0 */
     double largest_error; /* the largest absolute difference among them */
-    double centred_error; /* |e - mean e| / |exact - mean exact|, e = out - exact, means
-                             over the queries of a head: the error of what distinguishes
+    double centred_error; /* |e - mean e| / |out - mean out|, e = out - exact, means over
+                             the queries of a head: the error of what distinguishes
                              queries; 0 for 0/0 */
 } shoal_error;
 SHOAL_API shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
