@@ -1,14 +1,14 @@
-/* shoal-C: one number for a query and a key cluster that tilts the
-   centroid's scores of the keys which are not exact for the query.
+/* shoal-C: a correction t_m per query and key cluster m, added to the centroid's scores
+   of keys that are not exact for the query.
 
-   With x = q - c, the query less its centroid, and z_l = Z'(k_l - centre):
+   With x = q - c, the query minus its centroid, and z_l = Z'(k_l - mean of the keys):
 
-       d = scale P'x    b = scale x.centre    t_m = b + d.z_m
+       d = scale P'x    b = scale x.mean    t_m = b + d.z_m
 
-   z_m is the mean of z over the cluster's rest, the keys that are not the block's own,
-   weighted by the centroid's e^s_l, where s_l has the key's bias; where the rest has
-   hardly any of the cluster's weight, the plain mean over the cluster. Hidden keys are in
-   no cluster.
+   z_m is the mean of z over the cluster's remainder, the keys that are not exact for
+   the query's block, weighted by exp(s_l), where s_l is the centroid's score including
+   the key's bias. If the remainder has almost none of the cluster's weight, z_m is the
+   unweighted mean over the cluster. Hidden keys belong to no cluster.
 
    The third form has two more terms. omega_l is the softmax, over the keys of a cluster,
    of half the mean query's scores plus the bias; y_m and var_m are mean and variance of z
@@ -26,15 +26,15 @@
 
 #include "exact/tilt.h"
 
-static const double LEAST = 1e-3; /* of a cluster's weight */
+static const double LEAST = 1e-3; /* minimum share of a cluster's weight */
 
 struct exact_tilt {
     int64_t rank, clusters;
     double *coordinates; /* [S][rank]: z */
-    double *weights;     /* [S]: e^s_l, 0 on the block's own keys */
-    double *sums;        /* [M]: of them */
+    double *weights;     /* [S]: exp(s_l), 0 for the block's exact keys */
+    double *sums;        /* [M]: their sums */
     double *zmeans;      /* [M][rank]: z_m */
-    int64_t *sizes;      /* [M]: keys */
+    int64_t *sizes;      /* [M]: number of keys */
     bool *weighted;      /* [M] */
     double *d, *dd;      /* [rank] */
     double b;
@@ -105,7 +105,8 @@ static double shared_score(const exact_head *head, int64_t i, int64_t l) {
     return exact_score(head, head->centroid, l) + exact_bias(head, i, l);
 }
 
-/* The clusters' means of z; the margin tells how near one was to being the other. */
+/* Means of z per cluster; the margin includes the distance to the switch between
+   weighted and unweighted mean. */
 static void find_means(exact_head *head, int64_t i) {
     struct exact_tilt *t = head->tilt;
     double largest = -INFINITY;

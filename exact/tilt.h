@@ -1,27 +1,27 @@
-/* The tilt of shoal-C, between attention.c and tilt.c. */
+/* The correction of shoal-C, shared by attention.c and tilt.c. */
 #ifndef SHOAL_EXACT_TILT_H
 #define SHOAL_EXACT_TILT_H
 
 #include "exact/exact.h"
 
 static inline bool exact_is_tilted(const exact_head *head) {
-    return head->attention.kind == SHOAL_SHOAL;
+    return head->attention.kind == SHOAL_KIND_SHOAL;
 }
 
-/* What is added to the score of query i and key l. */
+/* Bias added to the score of query i and key l. */
 double exact_bias(const exact_head *head, int64_t i, int64_t l);
 
-/* Members of a group. */
+/* Number of queries in a cluster. */
 int64_t exact_members(const exact_head *head, int32_t group);
 
-/* Room for an attention's tilts, one block; NULL when memory ran out. */
+/* Memory for the corrections, one block; NULL if out of memory. */
 struct exact_tilt *exact_tilt_create(const shoal_attention *attention, int64_t keys,
                                      int64_t dim);
 
-/* The tilts of query i, whose centroid is there, and what they were made of. */
+/* Computes the corrections of query i, whose centroid is known, and their inputs. */
 void exact_find_tilts(exact_head *head, int64_t i);
 
-/* t_m + log(1 + u_m) of key l's cluster. */
+/* t_m + log(1 + u_m) of the cluster of key l. */
 double exact_tilt_of(const exact_head *head, int64_t l);
 
 /* Adds the dipole to the weights of query i, whose scores are there; without it, the

@@ -45,6 +45,18 @@
        block of a packed matrix (packed_form below). */                                  \
     KERNEL(packed, (int64_t inputs, const void *w, int form, const float *x, int width,  \
                     int rows, float *y, int64_t stride))                                 \
+    /* Rows of the left factor of a product, side by side: panel[k][r] = x[r][k], or     \
+       x[k][r] where depth_major is not 0, for r < rows <= PRODUCT_ROWS, and 0 up to     \
+       PRODUCT_ROWS. Rows of x are `stride` apart. PRODUCT_SLACK floats after the panel  \
+       may be overwritten. */                                                            \
+    KERNEL(product_panel, (int64_t depth, int rows, const float *x, int64_t stride,      \
+                           int depth_major, float *panel))                               \
+    /* c[r][j] = (onto: c[r][j] +) sum over k, in order, by fused multiply-add, of       \
+       a[k][r] * b[k][j], for r < rows <= PRODUCT_ROWS and j < columns <=                \
+       PRODUCT_COLUMNS: the same bits on every instruction set. a is                     \
+       [depth][PRODUCT_ROWS], b [depth][PRODUCT_COLUMNS]. */                             \
+    KERNEL(product_tile, (int64_t depth, const float *a, const float *b, int rows,       \
+                          int columns, int onto, float *c, int64_t stride))              \
     /* Two bfloat16 numbers in each word of panel [inputs / 2][PACKED_ROWS], nearest of  \
        x [rows][inputs], which is even; zeros beside the rows. */                        \
     KERNEL(bf16_panel, (int64_t inputs, int rows, const float *x, int64_t stride,        \
@@ -54,6 +66,22 @@
        the bits are the same. */                                                         \
     KERNEL(bf16_product, (int64_t pairs, const uint32_t *w, const uint32_t *x, int rows, \
                           float *y, int64_t stride))                                     \
+    /* The row x[i] factors[i] in bytes [4 ceil(inputs / 4)], zeros at its end: scale =  \
+       (max - min) / INT8_LEVELS, where min <= 0 <= max, zero = -min / scale, and bytes  \
+       x / scale + zero, round to nearest, ties to even. factors NULL: 1. A row that is  \
+       not finite has the scale NaN. The same bits on all. */                            \
+    KERNEL(quantise, (int64_t inputs, const float *x, const float *factors,              \
+                      uint8_t *bytes, int8_row *of))                                     \
+    /* y[r][j] = scale of the row and of the output times the exact sum over i of        \
+       (x[r][i] - zero) w[i][j], for r < rows and j < PACKED_OUTPUTS: the same bits      \
+       whatever the rows and the instruction set. The second uses dot products of bytes, \
+       where the processor has them (sh_dots_int8). */                                   \
+    KERNEL(int8_product, (int64_t quads, const int8_block *w, const uint8_t *x,          \
+                          int64_t x_stride, const int8_row *of, int rows, float *y,      \
+                          int64_t y_stride))                                             \
+    KERNEL(int8_product_dot, (int64_t quads, const int8_block *w, const uint8_t *x,      \
+                              int64_t x_stride, const int8_row *of, int rows, float *y,  \
+                              int64_t y_stride))                                         \
     /* The largest of x [count], count > 0, the first that is it, and the sum of         \
        exp(x[i] - *largest). NaN is never the largest; where there is nothing above      \
        -infinity, *who is 0 and the total NaN. */                                        \

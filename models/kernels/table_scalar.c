@@ -3,6 +3,7 @@
 #include <math.h>
 
 #include "models/kernels/body_ctc.h"
+#include "models/kernels/body_int8_rows.h"
 #include "models/kernels/body_layers.h"
 
 static float packed_weight(const void *w, int form, int64_t input, int output) {
@@ -28,9 +29,48 @@ static void packed(int64_t inputs, const void *w, int form, const float *x, int 
         }
 }
 
+static void product_panel(int64_t depth, int rows, const float *x, int64_t stride,
+                          int depth_major, float *panel) {
+    for (int64_t k = 0; k < depth; k++)
+        for (int r = 0; r < PRODUCT_ROWS; r++)
+            panel[k * PRODUCT_ROWS + r] = r >= rows     ? 0
+                                          : depth_major ? x[k * stride + r]
+                                                        : x[r * stride + k];
+}
+
+static void product_tile(int64_t depth, const float *a, const float *b, int rows,
+                         int columns, int onto, float *c, int64_t stride) {
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < columns; j++) {
+            float sum = 0;
+            for (int64_t k = 0; k < depth; k++)
+                sum = fmaf(a[k * PRODUCT_ROWS + r], b[k * PRODUCT_COLUMNS + j], sum);
+            c[r * stride + j] = onto ? c[r * stride + j] + sum : sum;
+        }
+}
+
 static void bf16_product(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows,
                          float *y, int64_t stride) {
     bf16_product_plain(pairs, w, x, rows, y, stride);
+}
+
+static void int8_product(int64_t quads, const int8_block *w, const uint8_t *x,
+                         int64_t x_stride, const int8_row *of, int rows, float *y,
+                         int64_t y_stride) {
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < PACKED_OUTPUTS; j++) {
+            int32_t sum = 0;
+            for (int64_t i = 0; i < 4 * quads; i++)
+                sum += (x[r * x_stride + i] - of[r].zero) *
+                       w->bytes[(i / 4 * PACKED_OUTPUTS + j) * 4 + i % 4];
+            y[r * y_stride + j] = (float)sum * (of[r].scale * w->scales[j]);
+        }
+}
+
+static void int8_product_dot(int64_t quads, const int8_block *w, const uint8_t *x,
+                             int64_t x_stride, const int8_row *of, int rows, float *y,
+                             int64_t y_stride) {
+    int8_product(quads, w, x, x_stride, of, rows, y, y_stride);
 }
 
 const model_kernels sh_scalar_model_kernels = {.isa = "scalar",

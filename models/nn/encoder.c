@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "models/nn/quantised.h"
 
 enum {
     ROW_BLOCK = 64, /* rows that one task works on */
@@ -45,7 +46,7 @@ struct encoder {
     float *finished;      /* [R][M], after the final norm */
     float *final_statistics;
     float *activated; /* [R][F], f(hidden) of the layer at work */
-    float *scratch;   /* a half weight as floats, or rows as bfloat16 */
+    float *scratch;   /* of products, by the weights' form */
     /* Training only: gradients of the layer at work. */
     float *grad_hidden;    /* [R][F] */
     float *grad_projected; /* like projected */
@@ -101,13 +102,16 @@ static linear narrow_linear(const encoder *stack, const encoder_layer *weights) 
 }
 
 /* Whether b begins where a, of `count` elements, ends, in values and in gradients; also
-   where both are absent. */
-static bool follows(nn_tensor a, nn_tensor b, int64_t count) {
+   where both are absent. inputs: of a matrix. */
+static bool follows(nn_tensor a, nn_tensor b, int64_t count, int64_t inputs) {
     if (!a.data || !b.data)
         return !a.data && !b.data;
     const bool small = a.half || a.bf16;
     size_t bytes = (size_t)count * (small ? sizeof(uint16_t) : sizeof(float));
+    if (a.int8)
+        bytes = (size_t)sh_int8_bytes(inputs, count / inputs);
     return a.half == b.half && a.bf16 == b.bf16 && a.packed == b.packed &&
+           a.int8 == b.int8 && a.factors == b.factors &&
            (const char *)a.data + bytes == (const char *)b.data &&
            (a.gradient ? a.gradient + count == b.gradient : !b.gradient);
 }
@@ -135,8 +139,8 @@ static projections projections_of(const encoder *stack, const encoder_layer *wei
         if (shared && i == 1)
             continue;
         linear *last = made.count ? &made.parts[made.count - 1] : NULL;
-        if (last && follows(last->weight, all[i].weight, last->outputs * model) &&
-            follows(last->bias, all[i].bias, last->outputs)) {
+        if (last && follows(last->weight, all[i].weight, last->outputs * model, model) &&
+            follows(last->bias, all[i].bias, last->outputs, 1)) {
             last->outputs += model;
         } else {
             made.parts[made.count] = all[i];
@@ -176,7 +180,8 @@ static dropout_mask dropout_at(const pass *p, int64_t layer, int site) {
 static shoal_inputs attention_inputs(const encoder *stack, const layer_memory *layer) {
     const int64_t model = stack->model;
     const bool shared = encoder_shares_keys(&stack->shape);
-    shoal_inputs inputs = {.q = layer->projected,
+    shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                           .q = layer->projected,
                            .k = layer->projected + (shared ? 0 : model),
                            .v = layer->projected + (shared ? model : 2 * model),
                            .query_offsets = stack->offsets,
@@ -225,19 +230,41 @@ static void place_for_training(encoder *stack, block_layout *block) {
 /* Arrays that are not needed at the same time are one: a norm's output is used up by the
    product that follows it; the sum of post-norm takes the place of middle. */
 static void place_for_inference(encoder *stack, block_layout *block) {
-    const int64_t rows = stack->limits.rows, model = stack->model;
+    const encoder_limits *limits = &stack->limits;
+    const int64_t rows = limits->rows, model = stack->model;
+    /* Of more rows, bytes keep the hidden numbers with the thread that makes them. */
+    const int64_t hidden =
+        limits->int8_weights && !limits->other_weights ? min(rows, INT8_FEW_ROWS) : rows;
     layer_memory made = {0};
     made.forward_in = reserve_floats(block, rows, model);
     made.attention_in = stack->shape.post_norm ? NULL : made.forward_in;
     made.projected = reserve_floats(block, rows, stack->width);
     made.attended = reserve_floats(block, rows, model);
     made.middle = reserve_floats(block, rows, model);
-    made.hidden = reserve_floats(block, rows, stack->shape.feed_forward);
+    made.hidden = reserve_floats(block, hidden, stack->shape.feed_forward);
     made.out = reserve_floats(block, rows, model);
     made.sum = stack->shape.post_norm ? made.middle : made.out;
     for (int64_t l = 0; block->base && l < stack->shape.layers; l++)
         stack->layers[l] = made;
     stack->activated = made.hidden;
+}
+
+/* What the products of the weights' forms need, the largest of them. */
+static int64_t scratch_floats(const encoder *stack) {
+    const encoder_limits *limits = &stack->limits;
+    const int64_t wide = stack->shape.feed_forward, model = stack->model;
+    int64_t floats = 0;
+    if (limits->half_weights)
+        floats = sh_mul_checked(model, max(wide, stack->width));
+    if (limits->packed_weights)
+        floats = max(floats, sh_panel_scratch(stack->context, max(wide, model)));
+    if (limits->bf16_weights)
+        floats =
+            max(floats, sh_mul_checked(limits->rows / 2 + PACKED_ROWS, max(wide, model)));
+    if (limits->int8_weights)
+        floats = max(floats, max(sh_int8_scratch(stack->context, model, wide),
+                                 sh_int8_scratch(stack->context, wide, 0)));
+    return floats;
 }
 
 static void place(void *argument, block_layout *block) {
@@ -252,18 +279,7 @@ static void place(void *argument, block_layout *block) {
         place_for_inference(stack, block);
     if (!shape->post_norm)
         stack->finished = reserve_floats(block, stack->limits.rows, stack->model);
-    if (stack->limits.half_weights)
-        stack->scratch =
-            reserve_floats(block, stack->model, max(shape->feed_forward, stack->width));
-    if (stack->limits.packed_weights)
-        stack->scratch =
-            reserve_floats(block,
-                           sh_panel_scratch(stack->context,
-                                            max(shape->feed_forward, stack->model)),
-                           1);
-    if (stack->limits.bf16_weights)
-        stack->scratch = reserve_floats(block, stack->limits.rows / 2 + PACKED_ROWS,
-                                        max(shape->feed_forward, stack->model));
+    stack->scratch = reserve_floats(block, scratch_floats(stack), 1);
 }
 
 /* ---- The object ------------------------------------------------------------------- */
@@ -271,16 +287,17 @@ static void place(void *argument, block_layout *block) {
 static shoal_status plan_attention(encoder *stack) {
     const encoder_shape *shape = &stack->shape;
     const shoal_strides strides = {.head = shape->head_dim, .position = stack->width};
-    shoal_problem problem = {.batch = stack->limits.batch,
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = stack->limits.batch,
                              .heads = shape->heads,
                              .queries = stack->limits.length,
                              .keys = stack->limits.length,
                              .dim = shape->head_dim,
                              .value_dim = shape->head_dim,
                              .packed = 1,
-                             .q = strides,
-                             .k = strides,
-                             .v = strides};
+                             .q_strides = &strides,
+                             .k_strides = &strides,
+                             .v_strides = &strides};
     unsigned flags = stack->limits.training ? SHOAL_WITH_BACKWARD : 0;
     if (stack->limits.over)
         return shoal_plan_create_over(stack->limits.over, stack->context, &problem,
@@ -318,19 +335,19 @@ shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shap
                        (double)shape->dropout);
     if (!(shape->epsilon >= 0 && isfinite(shape->epsilon)))
         return sh_fail(context, SHOAL_INVALID, "encoder: epsilon must not be negative");
-    if (limits->training &&
-        (limits->half_weights || limits->bf16_weights || limits->packed_weights))
+    if (limits->training && (limits->half_weights || limits->bf16_weights ||
+                             limits->packed_weights || limits->int8_weights))
         return sh_fail(context, SHOAL_INVALID,
-                       "encoder: half and packed weights cannot be trained");
+                       "encoder: half-precision and packed weights cannot be trained");
     encoder stack = {.context = context, .shape = *shape, .limits = *limits};
-    sh_blas_use_one_thread();
     stack.model = encoder_model(shape);
     stack.width = (encoder_shares_keys(shape) ? 2 : 3) * stack.model;
     if (stack.shape.epsilon == 0)
         stack.shape.epsilon = 1e-5f;
     TRY(plan_attention(&stack));
     encoder *kept = sh_allocate_parts(context, place, &stack, &stack.bytes);
-    if (!kept) {
+    if (!kept || sh_products_hold(context) != SHOAL_OK) {
+        sh_release(context, kept);
         shoal_plan_destroy(stack.plan);
         return SHOAL_NO_MEMORY;
     }
@@ -342,6 +359,7 @@ shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shap
 void sh_encoder_destroy(encoder *stack) {
     if (!stack)
         return;
+    sh_products_drop(stack->context);
     shoal_plan_destroy(stack->plan);
     sh_release(stack->context, stack);
 }
@@ -439,12 +457,18 @@ static const float *attended_rows(const pass *p, int64_t l, float *scratch) {
     return scratch;
 }
 
-/* The product that ends a branch. `e` has all but what the layer knows. */
-static void end_branch(encoder *stack, const linear *layer, int64_t rows, const float *x,
-                       residual_epilogue e) {
+/* The product that ends a branch. `e` has all but what the layer knows. whole: the
+   feed-forward is one call, and x its input; NULL: it is not. */
+static void end_branch(encoder *stack, const linear *layer, const int8_branch *whole,
+                       int64_t rows, const float *x, residual_epilogue e) {
     e.bias = layer->bias.data;
     e.size = stack->model;
     epilogue then = {.run = add_residual, .shared = &e, .whole_rows = true};
+    if (whole) {
+        sh_int8_feed_forward(stack->context, whole, rows, (const_matrix){x, stack->model},
+                             (matrix){e.y, stack->model}, then, stack->scratch);
+        return;
+    }
     sh_linear_forward_then(stack->context, layer, rows, (const_matrix){x, layer->inputs},
                            (matrix){e.y, stack->model}, then, stack->scratch);
 }
@@ -491,7 +515,7 @@ static shoal_status run_layer(const pass *p, int64_t l, const float *stream) {
     linear output = output_linear(stack, weights);
     /* In training the projections are kept; the gradients' place is free until then. */
     float *scratch = stack->limits.training ? stack->grad_projected : memory->projected;
-    end_branch(stack, &output, rows, attended_rows(p, l, scratch),
+    end_branch(stack, &output, NULL, rows, attended_rows(p, l, scratch),
                (residual_epilogue){.base = stream,
                                    .base_rows = narrows(p, l) ? p->wanted.rows : NULL,
                                    .mask = dropout_at(p, l, SITE_ATTENTION),
@@ -501,6 +525,9 @@ static shoal_status run_layer(const pass *p, int64_t l, const float *stream) {
                                                       : memory->forward_statistics,
                                    .norm = &norm});
     const linear widen = widen_linear(stack, weights);
+    const linear narrow = narrow_linear(stack, weights);
+    const int8_branch branch = {&widen, &narrow, stack->shape.activation, false};
+    const bool whole = widen.weight.int8 && narrow.weight.int8 && rows > INT8_FEW_ROWS;
     hidden_epilogue e = {.bias = widen.bias.data,
                          .kind = stack->shape.activation,
                          .mask = dropout_at(p, l, SITE_ACTIVATION),
@@ -508,16 +535,18 @@ static shoal_status run_layer(const pass *p, int64_t l, const float *stream) {
                          .activated = stack->activated,
                          .size = widen.outputs};
     epilogue then = {.run = activate_hidden, .shared = &e};
-    sh_linear_forward_then(stack->context, &widen, rows,
-                           (const_matrix){memory->forward_in, stack->model},
-                           (matrix){memory->hidden, widen.outputs}, then, stack->scratch);
+    if (!whole)
+        sh_linear_forward_then(stack->context, &widen, rows,
+                               (const_matrix){memory->forward_in, stack->model},
+                               (matrix){memory->hidden, widen.outputs}, then,
+                               stack->scratch);
     /* The feed-forward's second product, and while the rows are in cache the norm that
        follows: post-norm's own, or the next that pre-norm needs. */
     const norm_step next = post ? (norm_step){forward_norm(stack, weights), memory->out,
                                               memory->forward_statistics}
                                 : begin_norm(p, l + 1);
-    const linear narrow = narrow_linear(stack, weights);
-    end_branch(stack, &narrow, rows, stack->activated,
+    end_branch(stack, &narrow, whole ? &branch : NULL, rows,
+               whole ? memory->forward_in : stack->activated,
                (residual_epilogue){.base = post ? memory->forward_in : memory->middle,
                                    .mask = dropout_at(p, l, SITE_FORWARD),
                                    .y = memory->sum,
@@ -533,7 +562,7 @@ shoal_status sh_encoder_forward(encoder *stack, const encoder_weights *weights,
     const encoder_limits *limits = &stack->limits;
     if (sequences->batch < 0 || sequences->batch > limits->batch)
         return sh_fail(stack->context, SHOAL_INVALID,
-                       "a batch of %lld sequences: this encoder was made for up to %lld",
+                       "batch is %lld: the limit of this encoder is %lld sequences",
                        (long long)sequences->batch, (long long)limits->batch);
     stack->offsets[0] = 0;
     for (int64_t b = 0; b < limits->batch; b++) {
@@ -542,17 +571,16 @@ shoal_status sh_encoder_forward(encoder *stack, const encoder_weights *weights,
             next = sequences->offsets[b + 1];
             int64_t length = next - stack->offsets[b];
             if (sequences->offsets[0] != 0 || length < 0 || length > limits->length)
-                return sh_fail(
-                    stack->context, SHOAL_INVALID,
-                    "sequence %lld of the batch has %lld rows: it must have 0 to "
-                    "%lld, and the first begins at row 0",
-                    (long long)b, (long long)length, (long long)limits->length);
+                return sh_fail(stack->context, SHOAL_INVALID,
+                               "sequence %lld of the batch has %lld rows: it must have 0 "
+                               "to %lld, and the first must begin at row 0",
+                               (long long)b, (long long)length,
+                               (long long)limits->length);
         }
         if (next > limits->rows)
-            return sh_fail(
-                stack->context, SHOAL_INVALID,
-                "the batch has over %lld rows, which this encoder was made for",
-                (long long)limits->rows);
+            return sh_fail(stack->context, SHOAL_INVALID,
+                           "the batch has more than %lld rows, the limit of this encoder",
+                           (long long)limits->rows);
         stack->offsets[b + 1] = next; /* sequences beyond the batch are empty */
     }
     const pass p = {stack, weights, packing_rows(sequences), wanted, random};
@@ -684,7 +712,8 @@ static shoal_status attention_branch(encoder *stack, const encoder_layer *weight
 
     float *all = stack->grad_projected;
     const bool shared = encoder_shares_keys(&stack->shape);
-    shoal_gradients gradients = {.out = memory->attended,
+    shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                 .out = memory->attended,
                                  .dout = stack->grad_rows,
                                  .dq = all,
                                  .dk = shared ? stack->grad_keys : all + model,
@@ -759,7 +788,7 @@ shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
                                  dropout_key random, const float *x, float *gradient) {
     if (!stack->limits.training)
         return sh_fail(stack->context, SHOAL_INVALID,
-                       "encoder_backward: the encoder was made for inference");
+                       "encoder_backward: the encoder was created for inference");
     const pass p = {stack, weights, packing_rows(sequences), wanted, random};
     const int64_t layers = stack->shape.layers;
     if (!stack->shape.post_norm) {

@@ -10,6 +10,8 @@
 #ifndef SHOAL_MODELS_NN_ENCODER_H
 #define SHOAL_MODELS_NN_ENCODER_H
 
+#include "shoal_transport.h"
+
 #include "base/export.h"
 #include "models/nn/layers.h"
 #include "models/nn/parameters.h"
@@ -74,6 +76,8 @@ typedef struct {
     bool half_weights;           /* some weights are halves (inference only) */
     bool bf16_weights;           /* all are bfloat16 pairs (inference only) */
     bool packed_weights;         /* all matrices are packed (inference only) */
+    bool int8_weights;           /* some are bytes (inference only), */
+    bool other_weights;          /* and some matrices of the feed-forwards are not */
     shoal_transport *over;       /* ranks that hold a run of each sequence; NULL: none */
 } encoder_limits;
 

@@ -4,8 +4,11 @@
 
 #include "base/memory.h"
 #include "kernels/half.h"
+#include "models/nn/quantised.h"
 
 int64_t sh_packed_block(packed_form form, int64_t inputs) {
+    if (form == PACKED_INT8)
+        return sh_int8_block(inputs);
     const int64_t all = inputs * PACKED_OUTPUTS;
     return form == PACKED_FLOATS ? all * (int64_t)sizeof(float)
            : form == PACKED_HALVES
@@ -46,6 +49,10 @@ void sh_packed_put_group(int64_t inputs, int64_t output, int64_t group,
 }
 
 void sh_packed_get(const packed_linear *layer, int64_t output, float *row) {
+    if (layer->form == PACKED_INT8) {
+        sh_int8_get(layer->inputs, layer->blocks, output, layer->factors, row);
+        return;
+    }
     const int64_t lane = output % PACKED_OUTPUTS;
     const void *block = (const char *)layer->blocks +
                         output / PACKED_OUTPUTS *
@@ -116,7 +123,7 @@ typedef struct {
     const_matrix x;
     matrix y;
     packed_then then;
-    float *panels; /* one after another, PACKED_ROWS rows each */
+    float *panels; /* one after another, PACKED_ROWS rows each; or rows as bytes */
 } packed_product;
 
 enum {
@@ -124,10 +131,28 @@ enum {
     FEW_PANELS = 4       /* which are not worth more than one thread */
 };
 
+/* In place of panels, rows of bytes, and then their scales: less than a row of floats,
+   since there are INT8_INPUTS_LEAST inputs. */
+static uint8_t *bytes_of(const packed_product *p, int64_t row) {
+    return (uint8_t *)p->panels + row * int8_stride(p->layer->inputs);
+}
+
+static int8_row *rows_of(const packed_product *p) {
+    return (int8_row *)(void *)bytes_of(p, p->rows);
+}
+
 static void panel_task(void *shared, int64_t task, int thread UNUSED) {
     const packed_product *p = shared;
     const int64_t first = task * PACKED_ROWS, inputs = p->layer->inputs;
     const int rows = (int)min(p->rows - first, PACKED_ROWS);
+    if (p->layer->form == PACKED_INT8) {
+        for (int r = 0; r < rows; r++)
+            sh_model_kernels(p->context)
+                ->quantise(inputs, p->x.data + (first + r) * p->x.stride,
+                           p->layer->factors, bytes_of(p, first + r),
+                           rows_of(p) + first + r);
+        return;
+    }
     sh_packed_panel(inputs, rows, sh_packed_width(rows), p->x.data + first * p->x.stride,
                     p->x.stride, 1, p->panels + first * inputs);
 }
@@ -160,10 +185,16 @@ static void blocks_task(void *shared, int64_t task, int thread UNUSED) {
         for (int64_t first = 0; first < p->rows; first += PACKED_ROWS) {
             const int rows = (int)min(p->rows - first, PACKED_ROWS);
             float *y = p->y.data + first * p->y.stride + left;
-            sh_model_kernels(p->context)
-                ->packed(inputs, w, (int)p->layer->form, p->panels + first * inputs,
-                         sh_packed_width(rows), rows, direct ? y : sums,
-                         direct ? p->y.stride : PACKED_OUTPUTS);
+            float *to = direct ? y : sums;
+            const int64_t stride = direct ? p->y.stride : PACKED_OUTPUTS;
+            if (p->layer->form == PACKED_INT8)
+                sh_int8_product(p->context)(ceil_divide(inputs, 4), w, bytes_of(p, first),
+                                            int8_stride(inputs), rows_of(p) + first, rows,
+                                            to, stride);
+            else
+                sh_model_kernels(p->context)
+                    ->packed(inputs, w, (int)p->layer->form, p->panels + first * inputs,
+                             sh_packed_width(rows), rows, to, stride);
             for (int r = 0; r < rows && !direct; r++)
                 finish_row(p, sums + r * PACKED_OUTPUTS, left, count,
                            y + r * p->y.stride);

@@ -1,7 +1,8 @@
 /* Linear layers whose weights lie packed (kernels.h): for a decoder, whose runs have few
    rows and read every weight. A row's result does not depend on the rows beside it, nor
    on the number of threads. Weights keep the size that they have in their file: floats,
-   halves, or bytes with a scale and a shift per 32 inputs, widened inside the product. */
+   halves, or bytes with a scale and a shift per 32 inputs, widened inside the product; or
+   they are bytes that are multiplied as such. */
 #ifndef SHOAL_MODELS_NN_PACKED_H
 #define SHOAL_MODELS_NN_PACKED_H
 
@@ -11,8 +12,9 @@
 typedef struct {
     int64_t inputs, outputs;
     packed_form form;
-    const void *blocks; /* [ceil(outputs / PACKED_OUTPUTS)] */
-    const float *bias;  /* [outputs]; NULL: none */
+    const void *blocks;   /* [ceil(outputs / PACKED_OUTPUTS)] */
+    const float *factors; /* [inputs] of PACKED_INT8 (models/nn/quantised.h) */
+    const float *bias;    /* [outputs]; NULL: none */
 } packed_linear;
 
 /* Bytes of one block, and of all of a matrix. */

@@ -1,25 +1,30 @@
 /* ModernBERT's layers, for inference. R rows, M model, F feed-forward.
- *
- *     x      += attention(rotated(norm(x)))       the first layer takes x itself
- *     x      += narrow(activation(a) b)           a, b the halves of widen(norm(x))
- *     out     = norm(x)
- *
- * `normed` always holds the next product's input: what follows a product that ends a
- * branch adds it to x and norms x into its place. */
+
+   x      += attention(rotated(norm(x)))       the first layer uses x itself
+   x      += narrow(activation(a) b)           a, b: the two parts of widen(norm(x))
+   out     = norm(x)
+
+   `normed` always holds the input of the next product: the epilogue of a product that
+   ends a branch adds it to x and writes norm(x). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/memory.h"
+#include "models/nn/quantised.h"
 #include "models/text/text_model.h"
 
-enum { ROW_BLOCK = 64, FORWARD_ROWS = 1024 }; /* rows of one task; of one feed-forward */
+enum {
+    ROW_BLOCK = 64,
+    FORWARD_ROWS = 1024
+}; /* rows per task; rows per feed-forward
+                                                 pass */
 
 struct modern_stack {
     shoal_context *context;
     const text_config *config;
     text_limits limits;
-    shoal_plan *plans[2]; /* global, local; NULL where no layer is */
+    shoal_plan *plans[2]; /* global, local; NULL if no layer uses it */
     size_t bytes;
     int64_t *offsets; /* [limits.batch + 1] */
     float *normed;    /* [R][M] */
@@ -27,7 +32,7 @@ struct modern_stack {
     float *projected; /* [R][3 M] */
     float *wide;      /* [FORWARD_ROWS][2 F] */
     float *turns[2];  /* [R][head_dim / 2][2]: cosine and sine of each rotation */
-    float *scratch;   /* of products with packed weights; NULL: they are not */
+    float *scratch;   /* of products, by the weights' form */
 };
 
 /* ---- The object ------------------------------------------------------------------- */
@@ -37,6 +42,22 @@ static bool has_layer(const text_config *config, bool local) {
         if (config->local[l] == local)
             return true;
     return false;
+}
+
+/* What the products of the weights' forms need, the largest of them. */
+static int64_t scratch_floats(const modern_stack *stack) {
+    const text_limits *limits = &stack->limits;
+    const int64_t size = stack->config->size, wide = stack->config->feed_forward;
+    int64_t floats = 0;
+    if (limits->packed_weights)
+        floats = sh_panel_scratch(stack->context, max(size, wide));
+    if (limits->bf16_weights)
+        floats =
+            max(floats, sh_mul_checked(limits->rows / 2 + PACKED_ROWS, max(size, wide)));
+    if (limits->int8_weights)
+        floats = max(floats, max(sh_int8_scratch(stack->context, size, wide),
+                                 sh_int8_scratch(stack->context, wide, 0)));
+    return floats;
 }
 
 static void place(void *argument, block_layout *block) {
@@ -49,12 +70,7 @@ static void place(void *argument, block_layout *block) {
     stack->projected = reserve_floats(block, rows, 3 * size);
     stack->wide =
         reserve_floats(block, min(rows, FORWARD_ROWS), 2 * stack->config->feed_forward);
-    if (stack->limits.packed_weights)
-        stack->scratch =
-            reserve_floats(block,
-                           sh_panel_scratch(stack->context,
-                                            max(size, stack->config->feed_forward)),
-                           1);
+    stack->scratch = reserve_floats(block, scratch_floats(stack), 1);
     for (int local = 0; local < 2; local++)
         stack->turns[local] =
             has_layer(stack->config, local)
@@ -67,16 +83,17 @@ static shoal_status plan_attention(modern_stack *stack, const shoal_attention *a
     const text_config *config = stack->config;
     const int64_t dim = config->size / config->heads;
     const shoal_strides strides = {.head = dim, .position = 3 * config->size};
-    const shoal_problem problem = {.batch = stack->limits.batch,
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = stack->limits.batch,
                                    .heads = config->heads,
                                    .queries = stack->limits.length,
                                    .keys = stack->limits.length,
                                    .dim = dim,
                                    .value_dim = dim,
                                    .packed = 1,
-                                   .q = strides,
-                                   .k = strides,
-                                   .v = strides};
+                                   .q_strides = &strides,
+                                   .k_strides = &strides,
+                                   .v_strides = &strides};
     return shoal_plan_create(stack->context, &problem, attention, 0,
                              &stack->plans[local]);
 }
@@ -97,10 +114,12 @@ shoal_status sh_modern_create(shoal_context *context, const text_config *config,
                               const shoal_attention *attention, const text_limits *limits,
                               modern_stack **made) {
     modern_stack stack = {.context = context, .config = config, .limits = *limits};
-    sh_blas_use_one_thread();
     *made = sh_allocate_parts(context, place, &stack, &stack.bytes);
-    if (!*made)
+    if (!*made || sh_products_hold(context) != SHOAL_OK) {
+        sh_release(context, *made);
+        *made = NULL;
         return SHOAL_NO_MEMORY;
+    }
     **made = stack;
     shoal_status status = make_plans(*made, attention);
     if (status != SHOAL_OK) {
@@ -113,6 +132,7 @@ shoal_status sh_modern_create(shoal_context *context, const text_config *config,
 void sh_modern_destroy(modern_stack *stack) {
     if (!stack)
         return;
+    sh_products_drop(stack->context);
     shoal_plan_destroy(stack->plans[0]);
     shoal_plan_destroy(stack->plans[1]);
     sh_release(stack->context, stack);
@@ -125,7 +145,7 @@ size_t sh_modern_memory(const modern_stack *stack) {
     return bytes;
 }
 
-/* ---- Rotations -------------------------------------------------------------------- */
+/* ---- Rotary positions ------------------------------------------------------------- */
 
 typedef struct {
     const modern_stack *stack;
@@ -134,7 +154,7 @@ typedef struct {
     int local;
 } rotation;
 
-/* In float as the models were trained, but for the functions themselves. */
+/* In float, like the models' training code, except for the functions themselves. */
 static void turn_task(void *shared, int64_t task, int thread UNUSED) {
     const rotation *r = shared;
     const text_config *config = r->stack->config;
@@ -159,7 +179,8 @@ static void rotate_task(void *shared, int64_t task, int thread UNUSED) {
     const int64_t last = min((task + 1) * ROW_BLOCK, r->rows);
     for (int64_t row = task * ROW_BLOCK; row < last; row++)
         for (int64_t head = 0; head < 2 * config->heads; head++) {
-            /* Queries, then keys: a head's first and second half turn together. */
+            /* Queries, then keys: the first and second half of a head are rotated
+               together. */
             const int64_t half = dim / 2;
             const float *turns = r->stack->turns[r->local] + row * dim;
             float *x = r->stack->projected + row * width + head * dim;
@@ -176,13 +197,13 @@ static void by_rows(const rotation *r, task_function *run) {
     sh_run_tasks(r->stack->context, ceil_divide(r->rows, ROW_BLOCK), run, &shared);
 }
 
-/* ---- Products and what follows them ----------------------------------------------- */
+/* ---- Products and their epilogues ------------------------------------------------- */
 
-/* x += y, and y = norm(x): y is the next product's input. */
+/* x += y, then y = norm(x), the input of the next product. */
 typedef struct {
     const text_config *config;
     const float *scale, *shift;
-    float *x, *y; /* from the product's first row on */
+    float *x, *y; /* at the product's first row */
 } branch_end;
 
 static void end_branch(const void *shared, const shoal_context *context, int64_t first,
@@ -210,6 +231,17 @@ static void feed_forward(modern_stack *stack, const modern_layer *layer, int64_t
     const int64_t size = config->size, wide = config->feed_forward;
     const linear widen = {size, 2 * wide, layer->widen, {0}};
     const linear narrow = {wide, size, layer->narrow, {0}};
+    const int8_branch branch = {&widen, &narrow, config->activation, true};
+    if (rows > INT8_FEW_ROWS && widen.weight.int8 && narrow.weight.int8) {
+        sh_int8_feed_forward(stack->context, &branch, rows,
+                             (const_matrix){stack->normed, size},
+                             (matrix){stack->normed, size},
+                             (epilogue){.run = end_branch,
+                                        .shared = &end,
+                                        .whole_rows = true},
+                             stack->scratch);
+        return;
+    }
     for (int64_t first = 0; first < rows; first += FORWARD_ROWS) {
         const int64_t count = min(FORWARD_ROWS, rows - first);
         float *in = stack->normed + first * size;
@@ -233,12 +265,14 @@ shoal_status sh_modern_forward(modern_stack *stack, const text_weights *weights,
                                const float **out) {
     const text_config *config = stack->config;
     const int64_t rows = packing_rows(sequences), size = config->size;
-    const shoal_inputs inputs = {.q = stack->projected,
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                 .q = stack->projected,
                                  .k = stack->projected + size,
                                  .v = stack->projected + 2 * size,
                                  .query_offsets = stack->offsets,
                                  .key_offsets = stack->offsets};
-    for (int64_t b = 0; b <= stack->limits.batch; b++) /* beyond the batch: empty */
+    for (int64_t b = 0; b <= stack->limits.batch; b++) /* sequences beyond the batch
+                                                          are empty */
         stack->offsets[b] = sequences->offsets[min(b, sequences->batch)];
     for (int local = 0; local < 2; local++)
         if (stack->turns[local])

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
 import shoal
-from conftest import ROOT
+from conftest import ROOT, needs
 
 MODELS = ROOT / "tests" / "models" / "text"
 TEXTS = ["Attention in linear time.", "", "a b c", "queries huddle into clusters " * 30]
 
 
 @pytest.fixture(autouse=True)
-def library(monkeypatch):
-    """The built libshoal-models, or a skip that says where it was looked for."""
-    if not os.environ.get("SHOAL_MODELS_LIBRARY"):
-        built = ROOT / "build" / "libshoal-models.so"
-        if not built.exists():
-            pytest.skip(f"no {built}: set SHOAL_MODELS_LIBRARY")
-        monkeypatch.setenv("SHOAL_MODELS_LIBRARY", str(built))
+def library():
+    needs("models")
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "modern"])
@@ -47,7 +40,7 @@ def test_options():
 def test_refusals():
     with pytest.raises(shoal.ShoalError, match="config.json"):
         shoal.TextEncoder(MODELS)
-    with pytest.raises(shoal.ShoalError, match="keys of its own"):
+    with pytest.raises(shoal.ShoalError, match="separate keys"):
         shoal.TextEncoder(MODELS / "bert", "lsh-1")
     with pytest.raises(shoal.ShoalError, match="pooling"):
         shoal.TextEncoder(MODELS / "bert", pooling="last")
@@ -58,3 +51,15 @@ def test_refusals():
     encoder.close()
     with pytest.raises(shoal.ShoalError, match="closed"):
         encoder.embed(["a"])
+
+
+def test_precision():
+    with shoal.TextEncoder(MODELS / "bert", precision="float32") as encoder:
+        assert encoder.precision == "float32"
+        exact = encoder.embed(TEXTS)
+    for precision in ("auto", "bfloat16", "int8"):
+        with shoal.TextEncoder(MODELS / "bert", precision=precision) as encoder:
+            assert encoder.precision in ("float32", "bfloat16", "int8")
+            assert np.abs(encoder.embed(TEXTS) - exact).max() < 0.1
+    with pytest.raises(shoal.ShoalError, match="precision is 'int4'"):
+        shoal.TextEncoder(MODELS / "bert", precision="int4")

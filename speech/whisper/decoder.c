@@ -308,8 +308,8 @@ static void audio_task(void *shared, int64_t task, int thread) {
     const int width = sh_packed_width(group.count);
     const char *keys =
         audio_of(d, d->window[d->rows[group.first].text], job->layer, head);
-    const packed_linear key = {dim, audio, d->form, keys, NULL};
-    const packed_linear value = {audio, dim, d->form, keys + d->key_bytes, NULL};
+    const packed_linear key = {dim, audio, d->form, keys, NULL, NULL};
+    const packed_linear value = {audio, dim, d->form, keys + d->key_bytes, NULL, NULL};
     float *weights = d->scratch + thread * d->scratch_each;
     float *panel = weights + stride * PACKED_ROWS;
     float *mixed = panel + stride * PACKED_ROWS;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "models/nn/quantised.h"
 #include "speech/audio/mel.h"
 
 typedef struct {
@@ -14,7 +15,10 @@ typedef struct {
     block_layout *memory;
     shoal_status status; /* of the first weight that could not be read */
     bool placing;        /* the memory is allocated: copy the weights */
-    float *widened;      /* [4 T]: a row of a matrix as floats */
+    float *widened;      /* [4 max(E, T)]: a row of a matrix as floats */
+    double *squares;     /* the same, of a matrix that becomes bytes */
+    int matrices;        /* so far, and which of them are bytes */
+    bool *bytes;
 } loader;
 
 static const file_tensor *find(const loader *load, const char *block, const char *name) {
@@ -112,55 +116,137 @@ static nn_tensor load_biases(loader *load, const char *block, const joined *part
     return (nn_tensor){.data = values};
 }
 
-static linear load_linear(loader *load, const char *block, joined parts) {
-    const int count = joined_count(&parts);
-    const int64_t each = parts.inputs * parts.outputs;
+/* ---- Bytes ------------------------------------------------------------------------ */
+
+typedef struct {
+    loader *load;
+    const char *block;
+    const joined *parts;
+} byte_rows;
+
+static const float *byte_row(void *shared, int64_t output) {
+    const byte_rows *from = shared;
+    const int64_t each = from->parts->outputs;
+    copy_row(from->load,
+             part_tensor(from->load, from->block, from->parts->names[output / each],
+                         "weight"),
+             output % each, from->load->widened);
+    return from->load->status == SHOAL_OK ? from->load->widened : NULL;
+}
+
+/* Whether the next matrix becomes bytes; decided while measuring, when the file's numbers
+   are looked at once. */
+static bool becomes_bytes(loader *load, const int8_source *from) {
+    bool *bytes = &load->bytes[load->matrices++];
+    if (load->placing || load->status != SHOAL_OK)
+        return *bytes;
+    const bool fits = from->inputs >= INT8_INPUTS_LEAST &&
+                      from->inputs <= INT8_INPUTS_MOST;
+    const int8_verdict verdict = fits ? sh_int8_judge(from) : INT8_OUTLIER;
+    const byte_rows *rows = from->shared;
+    *bytes = verdict == INT8_FINE;
+    if (verdict == INT8_OUTLIER)
+        load->model->outliers = true;
+    if (verdict == INT8_NOT_FINITE)
+        load->status = sh_fail(load->model->context, SHOAL_BAD_FILE,
+                               "%s%s.weight has a weight that is NaN or infinite, which "
+                               "int8 cannot represent; use precision float32",
+                               rows->block, rows->parts->names[0]);
+    return *bytes;
+}
+
+/* The blocks, and the factors. */
+static void *load_bytes(loader *load, const int8_source *from, const float **factors) {
+    float *found = sh_reserve(load->memory, from->inputs, sizeof *found);
+    void *blocks =
+        sh_reserve(load->memory, sh_int8_bytes(from->inputs, from->outputs), 1);
+    if (load->placing && load->status == SHOAL_OK)
+        sh_int8_convert(from, load->squares, found, blocks);
+    *factors = found;
+    return blocks;
+}
+
+/* ---- Linear layers ---------------------------------------------------------------- */
+
+/* A matrix of floats, halves or bfloat16. */
+static nn_tensor load_wide(loader *load, const char *block, const joined *parts) {
+    const int count = joined_count(parts);
+    const int64_t each = parts->inputs * parts->outputs;
     const bool bf16 = load->model->bf16_encoder;
-    const bool in_file = all_are(load, block, &parts, false);
+    const bool in_file = all_are(load, block, parts, false);
     const bool half = !bf16 && load->model->half_encoder &&
-                      (in_file || all_are(load, block, &parts, true));
+                      (in_file || all_are(load, block, parts, true));
     const size_t size = half || bf16 ? sizeof(uint16_t) : sizeof(float);
     char *data =
         bf16 ? sh_reserve(load->memory, sh_mul_checked(count, each / 2), sizeof(uint32_t))
              : sh_reserve(load->memory, sh_mul_checked(count, each), size);
     for (int i = 0; i < count && load->placing; i++) {
-        const file_tensor *tensor = part_tensor(load, block, parts.names[i], "weight");
+        const file_tensor *tensor = part_tensor(load, block, parts->names[i], "weight");
         char *to = data + (size_t)i * (size_t)each * size;
         if (half && in_file)
             memcpy(to, tensor->data, (size_t)each * size);
         else if (!half && !bf16)
             copy_floats(load, tensor, (float *)(void *)to);
         else
-            for (int64_t row = 0; row < parts.outputs; row++) {
+            for (int64_t row = 0; row < parts->outputs; row++) {
                 copy_row(load, tensor, row, load->widened);
                 if (bf16)
-                    sh_bf16_put(parts.inputs, i * parts.outputs + row, load->widened,
+                    sh_bf16_put(parts->inputs, i * parts->outputs + row, load->widened,
                                 (uint32_t *)(void *)data);
                 else /* a quantised matrix */
                     sh_model_kernels(load->model->context)
-                        ->narrow(parts.inputs, load->widened,
-                                 (uint16_t *)(void *)to + row * parts.inputs);
+                        ->narrow(parts->inputs, load->widened,
+                                 (uint16_t *)(void *)to + row * parts->inputs);
             }
     }
-    return (linear){.inputs = parts.inputs,
-                    .outputs = parts.outputs * count,
-                    .weight = {.data = data, .half = half, .bf16 = bf16},
-                    .bias = load_biases(load, block, &parts)};
+    return (nn_tensor){.data = data, .half = half, .bf16 = bf16};
+}
+
+/* What was read need not stay in memory as a part of the mapped file. */
+static void give_back(const loader *load, const char *block, const joined *parts) {
+    for (int i = 0; i < joined_count(parts); i++)
+        sh_file_tensor_release(part_tensor(load, block, parts->names[i], "weight"));
+}
+
+static linear load_linear(loader *load, const char *block, joined parts) {
+    const int count = joined_count(&parts);
+    byte_rows rows = {load, block, &parts};
+    const int8_source from = {parts.inputs, count * parts.outputs, byte_row, &rows};
+    linear made = {.inputs = parts.inputs, .outputs = parts.outputs * count};
+    if (load->model->int8_encoder && becomes_bytes(load, &from)) {
+        made.weight.data = load_bytes(load, &from, &made.weight.factors);
+        made.weight.int8 = true;
+    } else {
+        made.weight = load_wide(load, block, &parts);
+    }
+    give_back(load, block, &parts);
+    made.bias = load_biases(load, block, &parts);
+    return made;
 }
 
 /* ---- Packed matrices, of the decoder --------------------------------------------- */
 
+/* bytes: it may become bytes, where the precision is that. */
 static packed_linear load_packed(loader *load, const char *block, joined parts,
-                                 bool biased) {
+                                 bool biased, bool bytes) {
     const int count = joined_count(&parts);
     const int64_t inputs = parts.inputs, outputs = parts.outputs * count;
+    byte_rows rows = {load, block, &parts};
+    const int8_source from = {inputs, outputs, byte_row, &rows};
+    packed_linear made = {.inputs = inputs, .outputs = outputs, .form = PACKED_INT8};
+    made.bias = biased ? load_biases(load, block, &parts).data : NULL;
+    if (bytes && load->model->int8_encoder && becomes_bytes(load, &from)) {
+        made.blocks = load_bytes(load, &from, &made.factors);
+        give_back(load, block, &parts);
+        return made;
+    }
     const packed_form form = all_are(load, block, &parts, false)  ? PACKED_HALVES
                              : all_are(load, block, &parts, true) ? PACKED_BYTES
                                                                   : PACKED_FLOATS;
-    const int64_t bytes = sh_packed_bytes(form, inputs, outputs);
-    void *blocks = sh_reserve(load->memory, bytes, 1);
+    const int64_t size = sh_packed_bytes(form, inputs, outputs);
+    void *blocks = sh_reserve(load->memory, size, 1);
     if (load->placing)
-        memset(blocks, 0, (size_t)bytes);
+        memset(blocks, 0, (size_t)size);
     for (int i = 0; i < count && load->placing; i++) {
         const file_tensor *tensor = part_tensor(load, block, parts.names[i], "weight");
         const size_t row_bytes = tensor->bytes / (size_t)tensor->shape[0];
@@ -183,22 +269,23 @@ static packed_linear load_packed(loader *load, const char *block, joined parts,
             }
         }
     }
-    return (packed_linear){.inputs = inputs,
-                           .outputs = outputs,
-                           .form = form,
-                           .blocks = blocks,
-                           .bias = biased ? load_biases(load, block, &parts).data : NULL};
+    give_back(load, block, &parts);
+    made.form = form;
+    made.blocks = blocks;
+    return made;
 }
 
 /* The part at `index` of a joined weight. */
 static nn_tensor slice(const linear *whole, int64_t outputs, int index) {
     const bool small = whole->weight.half || whole->weight.bf16;
     const size_t size = small ? sizeof(uint16_t) : sizeof(float);
-    const size_t skip = (size_t)(index * outputs * whole->inputs) * size;
-    const char *data = whole->weight.data;
-    return (nn_tensor){.data = data ? data + skip : NULL,
-                       .half = whole->weight.half,
-                       .bf16 = whole->weight.bf16};
+    const size_t skip = whole->weight.int8
+                            ? (size_t)sh_int8_bytes(whole->inputs, index * outputs)
+                            : (size_t)(index * outputs * whole->inputs) * size;
+    nn_tensor part = whole->weight;
+    if (part.data)
+        part.data = (const char *)part.data + skip;
+    return part;
 }
 
 static nn_tensor bias_slice(const linear *whole, int64_t outputs, int index) {
@@ -287,7 +374,7 @@ static void load_decoder(loader *load) {
                           sizes->audio_width,
                           width};
     const joined cross_out = {{"cross_attn.out"}, width, width};
-    model->embedding = load_packed(load, "decoder.", table, false);
+    model->embedding = load_packed(load, "decoder.", table, false, false);
     model->text_positions = load_floats(load, "decoder.", "positional_embedding");
     model->decoder = sh_reserve(load->memory, sizes->text_layers, sizeof *model->decoder);
     for (int i = 0; i < sizes->text_layers; i++) {
@@ -297,13 +384,15 @@ static void load_decoder(loader *load) {
         layer.self_norm = load_norm(load, width, block, "attn_ln");
         layer.cross_norm = load_norm(load, width, block, "cross_attn_ln");
         layer.forward_norm = load_norm(load, width, block, "mlp_ln");
-        layer.self_in = load_packed(load, block, self, true);
-        layer.self_out = load_packed(load, block, self_out, true);
-        layer.cross_query = load_packed(load, block, query, true);
-        layer.cross_in = load_packed(load, block, cross, true);
-        layer.cross_out = load_packed(load, block, cross_out, true);
-        layer.widen = load_packed(load, block, (joined){{"mlp.0"}, width, wide}, true);
-        layer.narrow = load_packed(load, block, (joined){{"mlp.2"}, wide, width}, true);
+        layer.self_in = load_packed(load, block, self, true, true);
+        layer.self_out = load_packed(load, block, self_out, true, true);
+        layer.cross_query = load_packed(load, block, query, true, true);
+        layer.cross_in = load_packed(load, block, cross, true, true);
+        layer.cross_out = load_packed(load, block, cross_out, true, true);
+        layer.widen =
+            load_packed(load, block, (joined){{"mlp.0"}, width, wide}, true, true);
+        layer.narrow =
+            load_packed(load, block, (joined){{"mlp.2"}, wide, width}, true, true);
         if (load->placing)
             model->decoder[i] = layer;
     }
@@ -317,36 +406,69 @@ static void load_all(void *argument, block_layout *memory) {
     load->memory = memory;
     load->placing = memory->base != NULL;
     sh_reserve(memory, 1, sizeof *load->model);
-    load->widened = reserve_floats(memory, 4, load->model->file->sizes.text_width);
+    load->matrices = 0;
     load_encoder(load);
     load_decoder(load);
 }
 
 enum { SHORTEST_TEXT = 16 };
 
-shoal_status sh_whisper_open(shoal_context *context, const char *path, bool exact,
-                             whisper_model **made) {
-    whisper_model sized = {.context = context}, *model = NULL;
-    loader load = {.model = &sized};
-    *made = NULL;
-    TRY(sh_whisper_file_open(context, path, &sized.file));
-    const whisper_sizes *sizes = &sized.file->sizes;
+/* What the encoder's matrices become. */
+static void choose_precision(shoal_context *context, shoal_precision precision,
+                             whisper_model *model) {
+    const whisper_sizes *sizes = &model->file->sizes;
     const int64_t width = sizes->audio_width;
     const int64_t weights = sh_mul_checked(sh_mul_checked(12, sizes->audio_layers),
                                            sh_mul_checked(width, width)); /* of blocks */
-    shoal_status status = SHOAL_OK;
-    if (sizes->text_positions < SHORTEST_TEXT)
-        status = sh_fail(context, SHOAL_BAD_FILE,
-                         "%s: the decoder has %d positions; a prompt and a text need %d",
-                         path, (int)sizes->text_positions, SHORTEST_TEXT);
-    sized.bf16_encoder = !exact && width % PACKED_OUTPUTS == 0 &&
-                         sh_multiplies_bf16(context);
-    sized.half_encoder = !sized.bf16_encoder &&
-                         (weights < 0 || weights > WIDENED_MOST / (int64_t)sizeof(float));
-    if (status == SHOAL_OK) {
-        model = sh_allocate_parts(context, load_all, &load, &sized.bytes);
-        status = model ? load.status : SHOAL_NO_MEMORY;
+    const bool whole = width % PACKED_OUTPUTS == 0;
+    model->int8_encoder = precision == SHOAL_PRECISION_INT8 && whole;
+    model->bf16_encoder =
+        whole && (precision == SHOAL_PRECISION_BFLOAT16 ||
+                  (precision != SHOAL_PRECISION_FLOAT32 && sh_multiplies_bf16(context)));
+    model->half_encoder =
+        !model->bf16_encoder &&
+        (weights < 0 || weights > WIDENED_MOST / (int64_t)sizeof(float));
+    model->precision = model->int8_encoder   ? SHOAL_PRECISION_INT8
+                       : model->bf16_encoder ? SHOAL_PRECISION_BFLOAT16
+                                             : SHOAL_PRECISION_FLOAT32;
+}
+
+enum { ENCODER_MATRICES = 4, DECODER_MATRICES = 7 }; /* of a layer */
+
+/* The model's block. */
+static shoal_status load_model(shoal_context *context, whisper_model *sized,
+                               whisper_model **model) {
+    const whisper_sizes *sizes = &sized->file->sizes;
+    const size_t row = 4 * (size_t)max(sizes->audio_width, sizes->text_width);
+    const size_t matrices = ENCODER_MATRICES * (size_t)sizes->audio_layers +
+                            DECODER_MATRICES * (size_t)sizes->text_layers;
+    loader load = {.model = sized,
+                   .widened = sh_allocate(context, row * sizeof(float)),
+                   .squares = sh_allocate(context, row * sizeof(double)),
+                   .bytes = sh_allocate(context, matrices + 1)};
+    if (load.widened && load.squares && load.bytes) {
+        memset(load.bytes, 0, matrices + 1);
+        *model = sh_allocate_parts(context, load_all, &load, &sized->bytes);
     }
+    sh_release(context, load.widened);
+    sh_release(context, load.squares);
+    sh_release(context, load.bytes);
+    return *model ? load.status : SHOAL_NO_MEMORY;
+}
+
+shoal_status sh_whisper_open(shoal_context *context, const char *path,
+                             shoal_precision precision, whisper_model **made) {
+    whisper_model sized = {.context = context}, *model = NULL;
+    *made = NULL;
+    TRY(sh_whisper_file_open(context, path, &sized.file));
+    shoal_status status = SHOAL_OK;
+    if (sized.file->sizes.text_positions < SHORTEST_TEXT)
+        status = sh_fail(context, SHOAL_BAD_FILE,
+                         "%s: the decoder has %d positions; prompt and text need %d",
+                         path, (int)sized.file->sizes.text_positions, SHORTEST_TEXT);
+    choose_precision(context, precision, &sized);
+    if (status == SHOAL_OK)
+        status = load_model(context, &sized, &model);
     if (status == SHOAL_OK) {
         sh_whisper_file_unmap(sized.file);
         *model = sized;
@@ -398,8 +520,9 @@ shoal_status sh_whisper_encoder_create(const whisper_model *model,
                                        whisper_encoder **made) {
     const int kind = (int)attention->kind;
     whisper_encoder sized = {.model = model,
-                             .measuring = kind != SHOAL_FULL && kind != SHOAL_SHOAL &&
-                                          kind != SHOAL_AUTO,
+                             .measuring = kind != SHOAL_KIND_FULL &&
+                                          kind != SHOAL_KIND_SHOAL &&
+                                          kind != SHOAL_KIND_AUTO,
                              .error = NAN,
                              .offsets = {0, model->file->sizes.audio_positions}};
     *made = NULL;
@@ -420,7 +543,9 @@ shoal_status sh_whisper_encoder_create(const whisper_model *model,
                                    .rows = sizes->audio_positions,
                                    .length = sizes->audio_positions,
                                    .half_weights = e->model->half_encoder,
-                                   .bf16_weights = e->model->bf16_encoder};
+                                   .bf16_weights = e->model->bf16_encoder,
+                                   .int8_weights = e->model->int8_encoder,
+                                   .other_weights = e->model->outliers};
     const shoal_status status =
         sh_encoder_create(e->model->context, &shape, &limits, &e->stack);
     if (status != SHOAL_OK) {

@@ -7,6 +7,7 @@
 #include "models/nn/encoder.h"
 #include "models/nn/layers.h"
 #include "models/nn/packed.h"
+#include "shoal_models.h"
 #include "speech/whisper/whisper_file.h"
 
 /* One block of the decoder. Projections of the same input are one matrix; the keys, which
@@ -27,8 +28,11 @@ typedef struct {
     conv1d first_conv, second_conv;
     const float *audio_positions; /* [P][E] */
     encoder_weights encoder;
-    bool half_encoder;           /* the encoder's matrices are halves in memory, or */
-    bool bf16_encoder;           /* bfloat16, where the machine multiplies that quicker */
+    shoal_precision precision;   /* what was asked for, or auto has chosen */
+    bool half_encoder;           /* the encoder's matrices are halves in memory, */
+    bool bf16_encoder;           /* or bfloat16, */
+    bool int8_encoder;           /* or bytes, those apart that these cannot represent, */
+    bool outliers;               /* which there are */
     packed_linear embedding;     /* [vocabulary][T]; also the output layer */
     const float *text_positions; /* [text positions][T] */
     decoder_layer *decoder;      /* [text layers] */
@@ -36,14 +40,14 @@ typedef struct {
     size_t bytes;
 } whisper_model;
 
-/* Reads the file and copies its weights into one aligned block. Matrices of the decoder
-   keep the file's precision and are packed. Those of the encoder become bfloat16 where
-   the machine multiplies that quicker, unless `exact` is set; else halves become floats
-   as long as they are few (WIDENED_MOST bytes), since it runs over them with many rows.
-   */
+/* Reads the file and copies its weights into one aligned block. SHOAL_PRECISION_INT8:
+   all matrices but the table of tokens are bytes. Else those of the decoder keep the
+   file's precision and are packed; those of the encoder are bfloat16 if the precision
+   is, or by auto if the machine multiplies that quicker; else halves become floats as
+   long as they are few (WIDENED_MOST bytes), since it runs over them with many rows. */
 enum { WIDENED_MOST = 256 << 20 };
-shoal_status sh_whisper_open(shoal_context *context, const char *path, bool exact,
-                             whisper_model **made);
+shoal_status sh_whisper_open(shoal_context *context, const char *path,
+                             shoal_precision precision, whisper_model **made);
 void sh_whisper_close(whisper_model *model); /* NULL is legal */
 
 /* ---- The encoder ---------------------------------------------------------------- */

@@ -218,14 +218,14 @@ double sh_attention_cost(const shoal_attention *attention, const shoal_problem *
                          int crossover) {
     const double N = (double)problem->queries, S = (double)problem->keys;
     const double both = (double)(problem->dim + problem->value_dim);
-    if (attention->kind == SHOAL_FULL)
+    if (attention->kind == SHOAL_KIND_FULL)
         return N * S * both;
     const double C = fmin(attention->clusters, N), k = fmin(attention->topk, S);
     /* What the parts cost beside full's multiplications, from times on one thread: the
        centroids also choose pools, blocks gather and select, every query is sorted into
        its block and written. q-clustered has neither pools nor blocks. */
     const double M = attention->keyclusters, near = 2.0 * attention->near + 1;
-    const double parts = attention->kind == SHOAL_Q_CLUSTERED
+    const double parts = attention->kind == SHOAL_KIND_Q_CLUSTERED
                              ? both * (1.3 * C * S + 2.9 * N * k + 85 * N) +
                                    N * attention->rank * ((double)problem->dim + 3 * C)
                              : both * (6 * C * S + 2.4 * N * (k + M) + 2.5 * N * near) +
@@ -381,10 +381,10 @@ static operation_count operations(const shoal_attention *attention,
 
 const attention_kind sh_auto_kind = {
     .info = {.name = "auto",
-             .cost = "the lesser of full's and shoal's",
+             .cost = "the smaller of full's and shoal's",
              .summary = "full or shoal by size; with tolerance=E also by the error on "
-                        "some queries",
-             .defaults = {.kind = SHOAL_AUTO, .seed = 1},
+                        "sampled queries",
+             .defaults = {.kind = SHOAL_KIND_AUTO, .seed = 1},
              .has_seed = 1,
              .has_tolerance = 1,
              .picks = 1},
@@ -428,9 +428,9 @@ static shoal_status time_sides(side sides[2], const shoal_inputs *inputs, float 
 
 shoal_status shoal_measure_crossover(shoal_context *context) {
     if (!context || !context->kernels)
-        return REFUSE(context,
-                      "shoal_measure_crossover: the context is NULL or was refused");
-    const shoal_problem problem = {.batch = 1,
+        return REFUSE(context, "shoal_measure_crossover: the context is NULL or invalid");
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
                                    .heads = HEADS,
                                    .queries = LENGTH,
                                    .keys = LENGTH,
@@ -448,7 +448,8 @@ shoal_status shoal_measure_crossover(shoal_context *context) {
         status = make_side(context, &problem, "shoal", &sides[1]);
     if (status == SHOAL_OK)
         status = time_sides(sides,
-                            &(shoal_inputs){.q = arrays,
+                            &(shoal_inputs){.size = sizeof(shoal_inputs),
+                                            .q = arrays,
                                             .k = arrays + size,
                                             .v = arrays + 2 * size},
                             arrays + 3 * size);

@@ -86,20 +86,22 @@ static shoal_status compare_heads(const attention_call *call, const float *out,
     for (int64_t head = 0; head < problem->batch * problem->heads; head++) {
         const int64_t b = head / problem->heads, h = head % problem->heads;
         const head_view view = sh_view_of(call, b, h);
-        const row_view mine = sh_query_rows(call, out, &problem->out, b, h);
+        const row_view mine = sh_query_rows(call, out, problem->out_strides, b, h);
         made->out_squared +=
             compare_head(mine, view.queries, problem->value_dim, NULL, NULL);
         made->out_centred += centred_square(mine, view.queries, problem->value_dim);
         if (!plan)
             continue;
         const score_masks masks = sh_masks_of(call, &view);
-        const shoal_inputs inputs = {.q = view.q.data,
+        const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                     .q = view.q.data,
                                      .k = view.k.data,
                                      .v = view.v.data,
                                      .query_lengths = &view.queries,
                                      .key_lengths = &view.keys,
                                      .key_bias = masks.key_bias,
-                                     .key_bias_strides = {1, 0, masks.key_bias_step}};
+                                     .key_bias_strides = &(shoal_strides){
+                                         .position = masks.key_bias_step}};
         TRY(shoal_forward(plan, &inputs, guided));
         made->total += compare_head(mine, view.queries, problem->value_dim, guided,
                                     made->distances + query);
@@ -136,20 +138,20 @@ static shoal_status create_guide(const attention_call *call, const float *out,
     shoal_status status = SHOAL_OK;
     *made = (guide){0};
     const shoal_kind_info *info = &call->plan->kind->info;
-    if (wanted && (info->has_groups || info->picks) && problem->keys > 0) {
-        /* One head at a time, into memory for one. Batch strides are not used; 1 keeps
-           strides of 0, which repeat a row, from meaning contiguous ones. */
+    if (wanted && (info->has_clusters || info->picks) && problem->keys > 0) {
+        /* One head at a time, into memory for one. */
         const shoal_attention attention = guide_attention(call);
-        const shoal_problem one = {.batch = 1,
+        const shoal_problem one = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
                                    .heads = 1,
                                    .queries = problem->queries,
                                    .keys = problem->keys,
                                    .dim = problem->dim,
                                    .value_dim = problem->value_dim,
                                    .scale = problem->scale,
-                                   .q = {1, 0, problem->q.position},
-                                   .k = {1, 0, problem->k.position},
-                                   .v = {1, 0, problem->v.position}};
+                                   .q_strides = problem->q_strides,
+                                   .k_strides = problem->k_strides,
+                                   .v_strides = problem->v_strides};
         status = shoal_plan_create(call->plan->context, &one, &attention, 0, &plan);
         if (status == SHOAL_OK &&
             !sh_allocate_parts(call->plan->context, place, &arrays, NULL))
@@ -227,7 +229,8 @@ static void sample_task(void *shared, int64_t task, int thread) {
     const shoal_problem *problem = &call->plan->problem;
     sample *at = &batch->samples[task];
     const head_view view = sh_view_of(call, at->b, at->h);
-    const row_view out = sh_query_rows(call, batch->out, &problem->out, at->b, at->h);
+    const row_view out =
+        sh_query_rows(call, batch->out, problem->out_strides, at->b, at->h);
     const score_masks masks = sh_masks_of(call, &view);
     double exact[SLICE];
     (void)thread;
@@ -454,12 +457,13 @@ static shoal_status create_copy(const attention_call *call, const void *out,
         return SHOAL_NO_MEMORY;
     const int64_t N = problem->queries, S = problem->keys, H = problem->heads;
     const int64_t D = problem->dim, Dv = problem->value_dim, G = problem->kv_heads;
-    problem->dtype = SHOAL_FLOAT32;
+    problem->dtype = SHOAL_DTYPE_FLOAT32;
     problem->packed = 0;
-    problem->q = (shoal_strides){H * N * D, N * D, D};
-    problem->k = (shoal_strides){G * S * D, S * D, D};
-    problem->v = (shoal_strides){G * S * Dv, S * Dv, Dv};
-    problem->out = (shoal_strides){H * N * Dv, N * Dv, Dv};
+    copy->plan.strides[0] = (shoal_strides){H * N * D, N * D, D};
+    copy->plan.strides[1] = (shoal_strides){G * S * D, S * D, D};
+    copy->plan.strides[2] = (shoal_strides){G * S * Dv, S * Dv, Dv};
+    copy->plan.strides[3] = (shoal_strides){H * N * Dv, N * Dv, Dv};
+    sh_plan_own_strides(&copy->plan);
     copy->inputs.q = copy->q;
     copy->inputs.k = call->inputs->k ? copy->k : NULL;
     copy->inputs.v = copy->v;
@@ -469,7 +473,7 @@ static shoal_status create_copy(const attention_call *call, const void *out,
     for (int64_t head = 0; head < problem->batch * H; head++) {
         const int64_t b = head / H, h = head % H, kv_head = b * G + h / (H / G);
         const head_view view = sh_view_of(call, b, h);
-        const row_view rows = sh_query_rows(call, out, &from->out, b, h);
+        const row_view rows = sh_query_rows(call, out, from->out_strides, b, h);
         copy->query_lengths[b] = view.queries;
         copy->key_lengths[b] = view.keys;
         sh_widen_rows(kernels, half_rows_of(view.q, D, from->dtype), 0, view.queries,
@@ -496,14 +500,13 @@ shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
                       "shoal_error_estimate: error is NULL or samples, %lld, is negative",
                       (long long)samples);
     if (plan->problem.dropout > 0)
-        return REFUSE(plan->context,
-                      "shoal_error_estimate: the plan has dropout, whose outputs are "
-                      "not the attention's: plan without it");
+        return REFUSE(plan->context, "shoal_error_estimate: the plan has dropout, which "
+                                     "changes the outputs; create a plan without it");
     if (!out && min(samples, count_live(&call)) > 0)
         return REFUSE(plan->context, "shoal_error_estimate: out is NULL");
     shoal_error found;
     float_copy copy = {.memory = NULL};
-    if (plan->problem.dtype != SHOAL_FLOAT32) {
+    if (plan->problem.dtype != SHOAL_DTYPE_FLOAT32) {
         TRY(create_copy(&call, out, &copy));
         call.plan = &copy.plan;
         call.inputs = &copy.inputs;

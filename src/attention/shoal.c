@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "attention/shoal_kind.h"
+#include "shoal_inspect.h"
 
 /* ---- Clusters and sums: memory ----------------------------------------------------- */
 
@@ -97,8 +98,7 @@ static void place_cluster_threads(shoal_work *all, const shoal_plan *plan,
         own->half_squares = reserve_floats(work, KEY_BLOCK, r);
         own->variances = reserve_floats(work, lanes, r);
         own->expected = reserve_floats(work, KEY_BLOCK, width);
-        own->candidates =
-            sh_reserve(work, lanes * topk_capacity(size->p), sizeof(uint64_t));
+        own->candidates = sh_reserve(work, topk_size(size->p, lanes), sizeof(uint64_t));
         own->counts = sh_reserve(work, lanes, sizeof(int32_t));
         own->floor = reserve_floats(work, lanes, 1);
         *work = longer(order, *work);
@@ -110,7 +110,7 @@ static void place_cluster_threads(shoal_work *all, const shoal_plan *plan,
 /* Every query is a cluster of its own: nothing is approximated, so nothing is needed to
    approximate it with. */
 static int is_trivial(const shoal_head *head) {
-    return !head->call->inputs->groups && head->view.queries <= head->size.C;
+    return !head->call->inputs->clusters && head->view.queries <= head->size.C;
 }
 
 static int is_finite(const float *x, int64_t count) {
@@ -158,7 +158,7 @@ static void find_query_clusters(const shoal_head *head, shoal_clusters *clusters
     const shoal_attention *attention = &head->call->plan->attention;
     const row_view q = head->view.q;
     const int64_t n = head->view.queries, N = head->size.N;
-    const int32_t *brought = head->call->inputs->groups;
+    const int32_t *brought = head->call->inputs->clusters;
     int32_t *of = clusters->of_queries;
     if (brought) {
         memmove(of, brought + head->view.head * N, (size_t)n * sizeof *of);
@@ -391,7 +391,7 @@ static void attend_keys(const shoal_head *head, const key_block *keys, int64_t f
                    own->half_squares, r, count, expected);
     for (int i = 0; i < count * width; i++)
         expected[i] += scores[i];
-    sh_topk_collect(&own->lists[p], expected, panel->count, width, count, first);
+    sh_topk_collect(&own->lists[p], expected, width, count, first);
     kernels->softmax_step(scores, width, count, panel->largest, panel->sum, panel->keep);
     kernels->mix(scores, width, keys->wide, wide, count, wide, panel->keep,
                  panel->outputs);
@@ -434,13 +434,14 @@ static void sum_task(void *shared, int64_t task, int thread) {
         head->kernels->pack(clusters->variances + panels[p].first * r, r, NULL,
                             panels[p].count, panels[p].width, r, 1,
                             own->variances + lane * r);
-        own->lists[p] = (topk_lists){head->kernels, k,
-                                     own->candidates + lane * topk_capacity(k),
-                                     own->counts + lane, own->floor + lane};
-        sh_topk_start(&own->lists[p], panels[p].count, panels[p].width);
-        for (int i = 0; i < panels[p].count; i++)
-            if (offsets[i + 1] - offsets[i] <= 1)
-                own->lists[p].floor[i] = INFINITY;
+        own->lists[p] = sh_topk_lists(head->kernels, k,
+                                      own->candidates + topk_size(k, lane),
+                                      own->counts + lane, own->floor + lane);
+        float floor[MAX_PANEL];
+        for (int i = 0; i < panels[p].width; i++)
+            floor[i] = i < panels[p].count && offsets[i + 1] - offsets[i] > 1 ? -INFINITY
+                                                                              : INFINITY;
+        sh_topk_start(&own->lists[p], panels[p].width, floor);
     }
     for (int32_t m = clusters->chunk_clusters[chunk];
          m < clusters->chunk_clusters[chunk + 1]; m++) {
@@ -462,16 +463,15 @@ static void sum_task(void *shared, int64_t task, int thread) {
         for (int p = 0; p < count; p++)
             keep_cluster(head, &panels[p], m, job->sums);
     }
-    for (int p = 0; p < count; p++)
+    for (int p = 0; p < count; p++) {
+        topk_lists *lists = &own->lists[p];
+        sh_topk_finish(lists, panels[p].width);
         for (int i = 0; i < panels[p].count; i++) {
             const int64_t at = (panels[p].first + i) * SHOAL_CHUNKS + chunk;
-            uint64_t *list = topk_list(&own->lists[p], i);
-            const int32_t kept =
-                sh_topk_cut(list, own->lists[p].counts[i], own->lists[p].k);
-            job->sums->counts[at] = kept;
-            memcpy(job->sums->candidates + at * own->lists[p].k, list,
-                   (size_t)kept * sizeof *list);
+            job->sums->counts[at] = sh_topk_take(lists, i, panels[p].width,
+                                                 job->sums->candidates + at * lists->k);
         }
+    }
 }
 
 static void find_sums(const shoal_head *head, const shoal_clusters *clusters,
@@ -644,7 +644,7 @@ shoal_head sh_shoal_head_of(const attention_call *call, int64_t b, int64_t h,
         head.seen = sh_masks_seen(&head.masks, head.view.keys);
     }
     head.size = numbers_of(plan, head.view.queries, head.view.keys, head.seen);
-    if (call->inputs->groups)
+    if (call->inputs->clusters)
         head.size.C = head.work->size.C;
     head.has_moments = plan->attention.form != 2 && !is_trivial(&head);
     bind_state(plan, &head.work->size, &(block_layout){.base = call->state},
@@ -657,7 +657,7 @@ static void forward_head(const attention_call *call, int64_t unit, int s, team w
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
     shoal_slot *slot = &((shoal_work *)call->plan->work)->slots[s];
     shoal_head head = sh_shoal_head_of(call, b, h, slot);
-    const row_view out = sh_query_rows(call, call->out, &problem->out, b, h);
+    const row_view out = sh_query_rows(call, call->out, problem->out_strides, b, h);
     const int is_empty = head.view.queries == 0 || head.seen == 0;
     sh_clear_rows(out, is_empty ? 0 : head.view.queries, head.view.query_rows,
                   problem->value_dim);
@@ -705,8 +705,8 @@ shoal_status shoal_plan_tilt(const shoal_plan *plan, const void *state, int64_t 
     shoal_sizes size;
     if (!tilt || !read_state(plan, state, head, &kept, &size))
         return REFUSE(plan ? plan->context : NULL,
-                      "shoal_plan_tilt: not a plan of shoal-C with "
-                      "SHOAL_WITH_BACKWARD, or no such head");
+                      "shoal_plan_tilt: not a plan of shoal-C with SHOAL_WITH_BACKWARD, "
+                      "or the head does not exist");
     *tilt = (shoal_tilt){.rank = size.dims,
                          .near = size.near,
                          .key_cluster_count = size.M,
@@ -802,12 +802,12 @@ const attention_kind sh_shoal_kind = {
     .info = {.name = "shoal-C",
              .number = "clusters",
              .cost = "N r (D + C) + C S (D + Dv + r) + N (k + 2 w + 1 + M) (D + Dv)",
-             .summary = "queries clustered in the keys' metric; exact keys per block of "
-                        "similar queries, corrected weights for the others",
-             .defaults = {.kind = SHOAL_SHOAL,
+             .summary = "queries clustered in the metric of the keys; exact keys per "
+                        "block of similar queries, corrected weights for the others",
+             .defaults = {.kind = SHOAL_KIND_SHOAL,
                           .clusters = SHOAL_BY_SIZE,
                           .topk = SHOAL_BY_SIZE,
-                          .groups = SHOAL_GROUPS_KEYS,
+                          .clustering = SHOAL_CLUSTERING_KEYS,
                           .normaliser = SHOAL_NORMALISER_QUERY,
                           .rank = SHOAL_BY_SIZE,
                           .keyclusters = SHOAL_BY_SIZE,
@@ -817,7 +817,7 @@ const attention_kind sh_shoal_kind = {
                           .form = 3,
                           .iterations = 6,
                           .seed = 1},
-             .has_groups = 1,
+             .has_clusters = 1,
              .has_seed = 1},
     .options = OPTION_TOPK | OPTION_RANK | OPTION_ITERATIONS | OPTION_KEYCLUSTERS |
                OPTION_BLOCK | OPTION_POOL | OPTION_NEAR | OPTION_FORM,

@@ -814,9 +814,9 @@ void sh_shoal_backward(const attention_call *call, int64_t unit, int slot, team 
              .moments = &at->moments,
              .choices = &at->choices,
              .gradients = &at->gradients,
-             .out = sh_query_rows(call, gradients->out, &problem->out, own.b, h),
-             .dout = sh_query_rows(call, gradients->dout, &problem->out, own.b, h),
-             .dq = sh_query_rows(call, gradients->dq, &problem->q, own.b, h),
+             .out = sh_query_rows(call, gradients->out, problem->out_strides, own.b, h),
+             .dout = sh_query_rows(call, gradients->dout, problem->out_strides, own.b, h),
+             .dq = sh_query_rows(call, gradients->dq, problem->q_strides, own.b, h),
              .dk = own.dk,
              .dv = own.dv};
         sh_clear_rows(job.dq, S > 0 ? n : 0, head.view.query_rows, problem->dim);

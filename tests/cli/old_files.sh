@@ -1,10 +1,10 @@
 # Checkpoints of earlier versions: each file is named after the attention that it spells,
-# and gives the loss that the version which wrote it printed (topk=1 in all of them).
+# and gives the loss printed by the version that wrote it (topk=1 in all of them).
 . "$(dirname "$0")/lib/helpers.sh"
 files=$root/tests/cli/old
 
-# means FILE KIND LOSS: the kind that was trained, under its name of today, and its loss
-# to six digits, which differ between the two kinds.
+# means FILE KIND LOSS: the kind used in training, under its current name, and its loss to
+# six digits, which differ between the two kinds.
 means() {
     run eval "$files/$1.safetensors" --batches 2 --json &&
         python3 - "$2" "$3" <<'P'
@@ -21,7 +21,7 @@ check "shoal without key clusters" \
 check "shoal before its third form" \
     means shoal-3_keyclusters=auto shoal-3:topk=1,form=2 2.30171297
 
-# A training goes on where the file stopped, and is of the kind that the file means.
+# A training continues from the file, with the kind that the file means.
 goes_on() {
     mkdir "$1" && cp "$files/$1.safetensors" "$1/checkpoint.safetensors" &&
         run train copy --resume --out "$1" --steps 601 &&

@@ -1,9 +1,10 @@
-/* Every kernel of the models, of every table that runs here, against the scalar one, over
-   awkward sizes. A kernel that joins models/kernels/list.h needs a check_NAME here, or
-   this does not build. */
+/* Every kernel of the models, of every table that this machine supports, compared with
+   the scalar one over awkward sizes. A kernel in models/kernels/list.h without a
+   check_NAME here does not compile. */
 #include <math.h>
 #include <string.h>
 
+#include "base/numbers.h"
 #include "cases.h"
 #include "kernels/half.h"
 #include "models/kernels/kernels.h"
@@ -14,9 +15,10 @@ typedef model_kernels checked_kernels;
 #include "kernel_checks.h"
 #include "support.h"
 
-/* ---- Between the products of a model ---------------------------------------------- */
+/* ---- Kernels between products ----------------------------------------------------- */
 
-/* [1][count], wide enough for the tails of an activation, with odd ones by the salt. */
+/* [1][count], wide enough for the tails of an activation, with special values depending
+   on the salt. */
 static float *wide_row(int count, int salt) {
     const float odd[] = {0, -0.0f, INFINITY, -INFINITY, NAN, 1e-40f, 1e30f, -1e30f};
     float *x = random_rows(1, count, count);
@@ -60,7 +62,7 @@ static void relu_once(const checked_kernels *kernels, int count, int salt) {
 
 CHECK(relu, walk_lengths(kernels, 2, relu_once))
 
-/* Fused multiply-adds are rounded otherwise: some units of what is largest in a sum. */
+/* Fused multiply-adds round differently: by some units of the largest term of a sum. */
 static void gelu_compare(float_pair values, const float *x, const char *what,
                          const checked_kernels *kernels) {
     for (size_t i = 0; i < values.count; i++)
@@ -153,7 +155,7 @@ static void column_once(const checked_kernels *kernels, int width, int salt) {
 
 CHECK(column_sums, walk_lengths(kernels, 5, column_once))
 
-/* salt 1: the gradient takes the place of the logits; 2: it is not wanted; 3: a NaN. */
+/* salt 1: the gradient replaces the logits; 2: no gradient; 3: a NaN. */
 static void entropy_once(const checked_kernels *kernels, int classes, int salt) {
     if (classes == 0)
         return;
@@ -180,7 +182,8 @@ static void entropy_once(const checked_kernels *kernels, int classes, int salt) 
 
 CHECK(cross_entropy, walk_lengths(kernels, 4, entropy_once))
 
-/* Every half comes back, and what lies between two goes to the nearer. */
+/* Every half-precision number is restored, and values between two are rounded to the
+   nearer. */
 static void check_narrow(const checked_kernels *kernels) {
     enum { COUNT = 65536 + 37 };
     float *x = guarded_input(COUNT * sizeof *x);
@@ -228,9 +231,40 @@ static void packed_once(const checked_kernels *kernels, int inputs, int salt) {
 
 CHECK(packed, walk_lengths(kernels, 45, packed_once))
 
+static void product_panel_once(const checked_kernels *kernels, int depth, int salt) {
+    const int rows = salt / 2 % (PRODUCT_ROWS + 1), depth_major = salt % 2;
+    const int stride = (depth_major ? rows : depth) + salt % 3;
+    float *x = depth_major ? random_rows(depth, stride, rows)
+                           : random_rows(rows, stride, depth);
+    const int count = depth * PRODUCT_ROWS;
+    float_pair panel = pair_create(count + PRODUCT_SLACK);
+    SCALAR->product_panel(depth, rows, x, stride, depth_major, panel.expected);
+    kernels->product_panel(depth, rows, x, stride, depth_major, panel.actual);
+    panel.count = (size_t)count;
+    compare_bits(panel, "product_panel", kernels);
+    guarded_finish("product_panel");
+}
+
+CHECK(product_panel, walk_lengths(kernels, 2 * (PRODUCT_ROWS + 1), product_panel_once))
+
+static void product_tile_once(const checked_kernels *kernels, int depth, int salt) {
+    const int rows = salt % (PRODUCT_ROWS + 1), onto = salt % 2;
+    const int columns = salt % 5 == 0 ? PRODUCT_COLUMNS : 1 + salt % PRODUCT_COLUMNS;
+    const int stride = columns + salt % 3;
+    float *a = random_panel(depth, PRODUCT_ROWS),
+          *b = random_panel(depth, PRODUCT_COLUMNS);
+    float_pair c = pair_create(rows > 0 ? (rows - 1) * stride + columns : 0);
+    SCALAR->product_tile(depth, a, b, rows, columns, onto, c.expected, stride);
+    kernels->product_tile(depth, a, b, rows, columns, onto, c.actual, stride);
+    compare_bits(c, "product_tile", kernels);
+    guarded_finish("product_tile");
+}
+
+CHECK(product_tile, walk_lengths(kernels, 65, product_tile_once))
+
 static uint32_t *random_pairs(int64_t count) {
     uint32_t *pairs = guarded_input((size_t)count * sizeof *pairs);
-    for (int64_t i = 0; i < count; i++) /* about 1 */
+    for (int64_t i = 0; i < count; i++) /* approximately 1 */
         pairs[i] = ((uint32_t)draw() & 0x80ff80ffu) | 0x3f003f00u;
     return pairs;
 }
@@ -269,6 +303,99 @@ static void bf16_panel_once(const checked_kernels *kernels, int pairs, int salt)
 
 CHECK(bf16_panel, walk_lengths(kernels, PACKED_ROWS + 1, bf16_panel_once))
 
+/* ---- Products of bytes ------------------------------------------------------------ */
+
+static void quantise_once(const checked_kernels *kernels, int inputs, int salt) {
+    const float odd[] = {INFINITY, NAN, 1e-42f, 3e38f};
+    const size_t padded = (size_t)(inputs + 3) / 4 * 4;
+    float *x = random_rows(1, inputs, inputs), *factors = random_rows(1, inputs, inputs);
+    uint8_t *expected = guarded_output(padded), *actual = guarded_output(padded);
+    int8_row rows[2];
+    for (int i = 0; i < inputs && salt > 1; i++)
+        x[i] = salt == 2 ? 0 : salt == 3 ? fabsf(x[i]) : 1e-42f * (float)(i % 3);
+    if (salt > 4 && inputs > 0)
+        x[draw_below(inputs)] = odd[salt - 5];
+    SCALAR->quantise(inputs, x, salt % 2 ? factors : NULL, expected, &rows[0]);
+    kernels->quantise(inputs, x, salt % 2 ? factors : NULL, actual, &rows[1]);
+    assert_memory_equal(rows, rows + 1, sizeof *rows);
+    assert_memory_equal(expected, actual, padded);
+    bool finite = true;
+    for (int i = 0; i < inputs; i++)
+        finite = finite && isfinite(x[i]);
+    assert_int_equal(isnan(rows[1].scale) != 0, !finite);
+    for (int i = 0; i < inputs && finite; i++) {
+        const float of = salt % 2 ? x[i] * factors[i] : x[i];
+        const float got = rows[1].scale * (float)(actual[i] - rows[1].zero);
+        assert_true(fabsf(got - of) <= 0.51f * rows[1].scale + 1e-35f);
+    }
+    for (size_t i = (size_t)inputs; i < padded; i++)
+        assert_int_equal(actual[i], 0);
+    guarded_finish("quantise");
+}
+
+CHECK(quantise, walk_lengths(kernels, 9, quantise_once))
+
+/* Bytes of all sizes that a pair may have, its largest among them. */
+static int8_block *random_block(int quads) {
+    int8_block *w = guarded_input(sizeof *w + (size_t)(4 * quads * PACKED_OUTPUTS));
+    for (int j = 0; j < PACKED_OUTPUTS; j++) {
+        w->scales[j] = 0.01f * (float)(1 + draw_below(100));
+        w->sums[j] = 0;
+    }
+    for (int i = 0; i < 4 * quads * PACKED_OUTPUTS; i += 2) {
+        const int most = i % 3 ? INT8_MOST : draw_below(INT8_MOST + 1);
+        const int sign = draw_below(4) ? 1 : -1, other = draw_below(4) ? sign : -sign;
+        w->bytes[i] = (int8_t)(sign * most);
+        w->bytes[i + 1] = (int8_t)(other * min(INT8_PAIR - most, INT8_MOST));
+        w->sums[i / 4 % PACKED_OUTPUTS] += w->bytes[i] + w->bytes[i + 1];
+    }
+    return w;
+}
+
+static void int8_with(int8_product_kernel *product, const checked_kernels *kernels,
+                      int quads, int rows) {
+    const int x_stride = 4 * quads + rows % 3, stride = PACKED_OUTPUTS + rows % 3;
+    const int last = rows > 0 ? (rows - 1) * x_stride + 4 * quads : 0;
+    const int8_block *w = random_block(quads);
+    uint8_t *x = guarded_input((size_t)last);
+    int8_row *of = guarded_input((size_t)rows * sizeof *of);
+    float_pair y = pair_create(rows > 0 ? (rows - 1) * stride + PACKED_OUTPUTS : 0);
+    for (int i = 0; i < last; i++)
+        x[i] = (uint8_t)(draw_below(2) ? INT8_LEVELS : draw_below(INT8_LEVELS + 1));
+    for (int r = 0; r < rows; r++)
+        of[r] = (int8_row){0.1f * (float)(r + 1), draw_below(INT8_LEVELS + 1)};
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < PACKED_OUTPUTS; j++) {
+            int64_t sum = 0;
+            for (int q = 0; q < quads; q++)
+                for (int i = 0; i < 4; i++)
+                    sum += (int64_t)(x[r * x_stride + 4 * q + i] - of[r].zero) *
+                           w->bytes[(q * PACKED_OUTPUTS + j) * 4 + i];
+            y.expected[r * stride + j] = (float)sum * (of[r].scale * w->scales[j]);
+        }
+    product(quads, w, x, x_stride, of, rows, y.actual, stride);
+    compare_bits(y, "int8_product", kernels);
+    guarded_finish("int8_product");
+}
+
+static void int8_product_once(const checked_kernels *kernels, int quads, int salt) {
+    int8_with(SCALAR->int8_product, SCALAR, quads, salt);
+    int8_with(kernels->int8_product, kernels, quads, salt);
+}
+
+CHECK(int8_product, walk_lengths(kernels, 14, int8_product_once))
+
+static void int8_product_dot_once(const checked_kernels *kernels, int quads, int salt) {
+    int8_with(kernels->int8_product_dot, kernels, quads, salt);
+}
+
+/* Where the processor has dot products of bytes, of this table's width. */
+static void check_int8_product_dot(const checked_kernels *kernels) {
+    for (int i = 0; KERNELS_AT(i); i++)
+        if (KERNELS_AT(i) == kernels && sh_dots_int8_at(i))
+            walk_lengths(kernels, 14, int8_product_dot_once);
+}
+
 static void peak_once(const checked_kernels *kernels, int count, int salt) {
     float_pair largest = pair_create(1);
     int64_t who[2];
@@ -278,7 +405,7 @@ static void peak_once(const checked_kernels *kernels, int count, int salt) {
     float *x = random_rows(1, count, count);
     for (int i = 0; i < count; i++)
         x[i] = salt == 1 && i % 3 ? -INFINITY : 30 * x[i];
-    if (salt == 2) /* the first of equals */
+    if (salt == 2) /* the first of ties */
         x[draw_below(count)] = x[draw_below(count)] = 1000;
     SCALAR->peak(count, x, largest.expected, &who[0], &total[0]);
     kernels->peak(count, x, largest.actual, &who[1], &total[1]);
@@ -349,7 +476,7 @@ static double *random_mantissas(int count) {
     return x;
 }
 
-/* Some near each other, some far apart, some of what cannot be. */
+/* Some close to each other, some far apart, some of impossible states. */
 static int64_t *random_exponents(int count) {
     int64_t *x = guarded_input((size_t)count * sizeof *x);
     for (int i = 0; i < count; i++)
@@ -391,7 +518,7 @@ static void wide_compare(wide_pair pair, int count, const char *what,
     compare_exponents(pair.powers[0], pair.powers[1], count, what, kernels);
 }
 
-/* Against the other tables, and the scalar one against e^x itself. */
+/* Compared with the other tables, and the scalar one with e^x itself. */
 static void powers_once(const checked_kernels *kernels, int count, int salt) {
     float *x = random_rows(1, count, count);
     wide_pair to = wide_create(count), values = wide_create(count);
