@@ -1,6 +1,6 @@
 /* auto: full or shoal, whichever costs less here; with a tolerance, shoal with as many
-   exact keys as the error asks for, which is measured on some queries once the outputs are
-   there. Also the measurement of where shoal overtakes full on this machine. */
+   exact keys as the error asks for, which is measured on some queries once the outputs
+   are there. Also the measurement of where shoal overtakes full on this machine. */
 #include <math.h>
 #include <string.h>
 
@@ -178,11 +178,11 @@ static double measure_error(error_check *check, const attention_call *call,
 /* ---- The choice -------------------------------------------------------------------- */
 
 /* What may be picked: full attention, and shoal with more and more exact keys: they
-   lower the error more than clusters at the same cost. The plans of the choices lie over each other,
-   since one of them runs at a time. */
+   lower the error more than clusters at the same cost. The plans of the choices lie over
+   each other, since one of them runs at a time. */
 enum { FULL_CHOICE, SHOAL_CHOICE, MORE_KEYS, MOST_KEYS, CHOICES };
 
-/* What a choice has beside shoal, in sevenths and thirds. */
+/* What a choice has beside shoal, in halves, sevenths and thirds. */
 static const int32_t halves_of_groups[CHOICES] = {0, 2, 2, 3};
 static const int32_t sevenths_of_topk[CHOICES] = {0, 7, 12, 20};
 static const int32_t thirds_of_pool[CHOICES] = {0, 3, 4, 6};
