@@ -495,7 +495,7 @@ SHOAL_API shoal_status shoal_tokenizer_encode(shoal_tokenizer *tokenizer,
                                               const shoal_text *text,
                                               shoal_tokens *tokens);
 
-/* ---- Precision of pretrained models -------------------------------------------------- */
+/* ---- Precision of pretrained models ------------------------------------------------ */
 
 /* Precision of a pretrained model's matrices, and of the rows that they multiply. Norms,
    activations and attention are float32. Matrices are converted once, when the model is
@@ -504,8 +504,8 @@ typedef enum {
     SHOAL_PRECISION_AUTO, /* bfloat16 where the processor multiplies it, else float32 */
     SHOAL_PRECISION_FLOAT32,
     SHOAL_PRECISION_BFLOAT16, /* elsewhere half of the memory, and slower */
-    SHOAL_PRECISION_INT8 /* 8 bits: weights with a scale per output, rows with a scale and a
-                            zero point; exact sums, the same on every processor. Matrices
+    SHOAL_PRECISION_INT8 /* weights with a scale per output, rows with a scale and a zero
+                            point; exact sums, the same on every processor. Matrices
                             with an extreme weight have the precision of auto; NaN and
                             infinity are errors */
 } shoal_precision;

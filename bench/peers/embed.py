@@ -13,7 +13,8 @@ Texts of at most --most tokens, tokenized, batches of 32 sorted by length (ours:
 the mean of the rows. An engine has a process of its own, which stays; they take turns,
 and the best time of each counts. Memory is the process's peak. What the peers read is
 made of the folder once, in --work. Vectors must agree with ours (cosine 0.9999) before a
-time is printed, but for lower precisions, whose cosine is. Needs torch, sentence-transformers,
+time is printed, but for lower precisions, whose cosine is. Needs torch,
+sentence-transformers,
 onnxruntime, ctranslate2, openvino, onnx and tokenizers, and a quiet machine. The exit
 code is 1 where a bar is missed."""
 import argparse

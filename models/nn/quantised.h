@@ -3,9 +3,9 @@
  * zero point. The sums are exact integers: a row's result does not depend on the rows
  * beside it, the threads or the instruction set.
  *
- * Each input has a factor: rows are multiplied by it and weights divided. It is the square
- * root of the root mean square of the input's weights, so inputs that count for much
- * are quantised more finely. It is known without data.
+ * Each input has a factor: rows are multiplied by it and weights divided. It is the
+ * square root of the root mean square of the input's weights, so inputs that count for
+ * much are quantised more finely. It is known without data.
  *
  * docs/notebook/precision.md has the alternatives and their errors. */
 #ifndef SHOAL_MODELS_NN_QUANTISED_H

@@ -227,7 +227,8 @@ class Speech(LibraryHandle):
     ...     print(segment.begin, segment.text)
 
     `batch` is the number of windows that are processed in parallel (0: chosen by memory).
-    `precision` of the matrices is "float32" (as is `exact`), "bfloat16", "int8" or "auto".
+    `precision` of the matrices is "float32" (as is `exact`), "bfloat16", "int8" or
+    "auto".
     A model has one transcription at a time: another one, and close(), are refused until
     the iterator of the first is at its end or closed.
     """

@@ -80,7 +80,8 @@ class TextEncoder(LibraryHandle):
     of the model): "windows" every `stride` tokens (0: half a window), "cut", or
     "stretch". `pooling` is "own" (as the folder says), "mean", "first" or "max". `rows`
     tokens are worked on at once. `precision` of the matrices is "float32", "bfloat16",
-    "int8" or "auto"; the attribute says what was chosen. Threads that share an encoder take turns.
+    "int8" or "auto"; the attribute says what was chosen. Threads that share an encoder
+    take turns.
     """
 
     __module__ = "shoal"
