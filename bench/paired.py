@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""How much worse one run is than another, drawn in pairs of sequences.
+"""The difference in error of two runs, by a paired bootstrap over sequences.
 
     shoal eval runs/full --data DATA/test --json > full.json
     shoal eval runs/KIND --data DATA/test --json > kind.json
     bench/paired.py full.json kind.json
 
-Each file's first kind is taken, of units and where there are words also of these. Prints
-points of error that the second is beyond the first, and 95 % of 10,000 draws.
+The first kind of each file is used, for units and, if there are any, words. Prints the
+difference of the second from the first in points, and the 95 % interval of 10,000 draws.
 """
 
 import json
@@ -17,7 +17,7 @@ DRAWS = 10000
 
 
 def sequences(path):
-    """What was counted: {measure: (errors, lengths)}, both a list by sequence."""
+    """{measure: (errors, lengths)}, both lists by sequence."""
     with open(path) as file:
         found = json.load(file)
     kind = found["kinds"][0]
@@ -28,7 +28,7 @@ def sequences(path):
 
 
 def beyond(first, second, lengths):
-    """The difference, and where 95 % of the draws lie, in points."""
+    """The difference and its 95 % interval, in points."""
     apart, count = [b - a for a, b in zip(first, second)], len(lengths)
     draw = random.Random(1)
     drawn = []

@@ -18,27 +18,29 @@ typedef struct {
 
 static const option_row rows[] =
     {{"question", 'q', "TEXT", "the question", SETS_TEXT(answer_job, question)},
-     {"context", 'c', "FILE", "a text that has the answer; - is standard input",
+     {"context", 'c', "FILE", "text that contains the answer; - is standard input",
       SETS_TEXT(answer_job, context_path)},
      {"attention", 'a', "KIND",
-      "attention, as shoal kinds spells it (default: the one that was\ntrained)",
+      "attention kind, as in shoal kinds (default: the one used in\n"
+      "training)",
       SETS_TEXT(answer_job, attention)},
      THREADS_ROW(answer_job),
      ISA_ROW(answer_job),
-     {"json", 0, NULL, "print one JSON object instead", SETS_FLAG(answer_job, json)},
+     {"json", 0, NULL, "print one JSON object", SETS_FLAG(answer_job, json)},
      HELP_ROW,
      {0}};
 
 const command_help answer_help = {
     "answer",
     "answer RUN --question TEXT --context FILE [options]",
-    "Prints the part of the context that answers the question, by the best weights of a\n"
-    "run of shoal train squad. Longer contexts than the model takes at once are read in\n"
-    "windows that overlap.\n",
+    "Prints the part of the context that answers the question, using the best weights "
+    "of\n"
+    "a run of shoal train squad. A context longer than the model's maximum is processed\n"
+    "in overlapping windows.\n",
     rows,
-    "The answer is the likeliest part of at most max_answer tokens (30 by default); its\n"
-    "score, the sum of two logits, is to be compared with others of the same run\n"
-    "alone. begin and end of the JSON object count the context's bytes (UTF-8).\n",
+    "The answer is the most probable span of at most max_answer tokens (30 by default).\n"
+    "Its score, the sum of two logits, is only comparable with scores of the same run.\n"
+    "begin and end in the JSON object are byte offsets in the context (UTF-8).\n",
     "DIR"};
 
 int answer_command(int count, char **arguments) {
@@ -51,9 +53,9 @@ int answer_command(int count, char **arguments) {
         return ended;
     if (count - optind != 1 || !job.question || !job.context_path)
         die(EXIT_USAGE, "%s; usage: shoal %s",
-            count - optind != 1 ? "one run at a time"
-            : !job.question     ? "no --question was given"
-                                : "no --context was given",
+            count - optind != 1 ? "give one run"
+            : !job.question     ? "--question is missing"
+                                : "--context is missing",
             answer_help.usage);
     char *path = (char *)(uintptr_t)job.context_path;
     text_source source = {.paths = &path, .files = 1, .whole = true};
@@ -64,9 +66,9 @@ int answer_command(int count, char **arguments) {
     demand(shoal_finetuned_open(context, arguments[optind], job.attention ? &kind : NULL,
                                 &model),
            EXIT_BAD_INPUT);
-    const shoal_finetuned_info info = shoal_finetuned_describe(model);
+    const shoal_finetuned_info info = *shoal_finetuned_describe(model);
     if (info.not_best)
-        tell("shoal answer: %s: it has no %s; these are the weights of step %" PRId64
+        tell("shoal answer: %s: there is no %s; using the weights of step %" PRId64
              ", %s",
              arguments[optind], SHOAL_RUN_BEST, info.step, SHOAL_RUN_CHECKPOINT);
     demand(shoal_finetuned_answer(model, job.question,

@@ -1,10 +1,10 @@
-/* shoal attend: arrays are read and compared before any work begins, and written after
-   all of it has succeeded.
+/* shoal attend: all arrays are read and checked before the computation, and written
+   after all of it has succeeded.
 
-   A problem that fits comfortably in memory is one slice. A larger one is cut into one
-   slice per sequence and key/value head, which one plan does one after the other: a
-   head's result does not depend on the others, and the pages of inputs that are finished
-   go back to the system. */
+   A problem that fits comfortably in memory is one slice. A larger one is divided into
+   one slice per sequence and key/value head, which one plan processes in turn: the
+   result of a head does not depend on other heads, and the pages of finished inputs are
+   released to the system. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -37,85 +37,89 @@ static bool take_check(void *shared, const char *name, const char *value) {
 }
 
 static const option_row rows[] =
-    {{"output", 'o', "FILE", "write the result there, [batch, heads, N, Dv]",
+    {{"output", 'o', "FILE", "output file, [batch, heads, N, Dv]",
       SETS_TEXT(attend_job, output_paths[OUTPUT_OUT])},
      {"scale", 0, "X", "multiply the scores by X (default: 1/sqrt(dim))",
       TAKEN_BY(take_scale)},
      {"seed", 0, "S",
-      "seed of the kind and of --check (default: the kind's, which is 1\n"
-      "unless spelled, as in lsh-4:seed=7)",
+      "seed of the kind and of --check (default: that of the kind, which\n"
+      "is 1 unless spelled as in lsh-4:seed=7)",
       TAKEN_BY(take_seed)},
      THREADS_ROW(attend_job),
      ISA_ROW(attend_job),
      {"query-lengths", 0, "FILE",
-      "live queries per sequence, int32 [batch] (default: all)",
+      "number of valid queries per sequence, int32 [batch] (default: all)",
       SETS_TEXT(attend_job, input_paths[INPUT_QUERY_LENGTHS])},
-     {"key-lengths", 0, "FILE", "live keys per sequence, int32 [batch] (default: all)",
+     {"key-lengths", 0, "FILE",
+      "number of valid keys per sequence, int32 [batch] (default: all)",
       SETS_TEXT(attend_job, input_paths[INPUT_KEY_LENGTHS])},
      {"groups", 0, "FILE",
-      "use these groups of queries, int32 [batch, heads, N], -1 in the\n"
-      "padding (default: the kind finds its own)",
+      "use these query clusters, int32 [batch, heads, N], -1 for padding\n"
+      "(default: computed by the kind)",
       SETS_TEXT(attend_job, input_paths[INPUT_GROUPS])},
-     {"save-groups", 0, "FILE", "write the groups that were used",
+     {"save-groups", 0, "FILE", "write the query clusters that were used",
       SETS_TEXT(attend_job, output_paths[OUTPUT_GROUPS])},
      {"save-top", 0, "FILE",
-      "write the top keys that were used, int32 [batch, heads,\n"
-      "clusters, topk], -1 where there are fewer",
+      "write the exact keys of each cluster, int32 [batch, heads,\n"
+      "clusters, topk], padded with -1",
       SETS_TEXT(attend_job, output_paths[OUTPUT_TOP])},
-     {"grad-out", 0, "FILE", "gradient of the output, for the three below",
+     {"grad-out", 0, "FILE", "gradient of the output; required by the next three options",
       SETS_TEXT(attend_job, input_paths[INPUT_GRAD_OUT])},
      {"grad-q", 0, "FILE", "write the gradient of Q",
       SETS_TEXT(attend_job, output_paths[OUTPUT_GRAD_Q])},
      {"grad-k", 0, "FILE",
-      "write the gradient of K (0 where the keys are the queries:\n"
-      "the gradient of Q is then the whole)",
+      "write the gradient of K (0 if the kind uses the queries as keys:\n"
+      "the gradient of Q is then complete)",
       SETS_TEXT(attend_job, output_paths[OUTPUT_GRAD_K])},
      {"grad-v", 0, "FILE", "write the gradient of V",
       SETS_TEXT(attend_job, output_paths[OUTPUT_GRAD_V])},
      {"check", 0, "[=SAMPLES]",
       "compare with exact attention on a seeded sample of queries\n"
-      "(default: 256) and print the real error",
+      "(default: 256) and print the error",
       TAKEN_BY(take_check)},
      {"json", 0, NULL, "print one JSON object instead of text",
       SETS_FLAG(attend_job, json)},
      HELP_ROW,
      {0}};
 
-const command_help attend_help = {
-    "attend",
-    "attend KIND Q.npy K.npy V.npy -o OUT.npy [options]",
-    "Attention of the queries over the keys and values: arrays [batch, heads, length,\n"
-    "dim] in .npy files of version 1 to 3, float32 or all float16, which is computed\n"
-    "in float32 and written as float16. K and V may have fewer heads than Q, a divisor\n"
-    "of them. KIND is spelled as shoal kinds shows. In shared-full and lsh the keys are\n"
-    "the queries: K must equal Q, and - says so. Outputs are written when everything\n"
-    "else has succeeded, each whole or not at all.\n",
-    rows,
-    "-o may be left out when something else is asked for: --check, a gradient, the\n"
-    "groups or the top keys.\n"
-    "\n"
-    "Under mpirun each process works on a run of the positions, and the first writes:\n"
-    "float32, full, clustered-C, i-clustered-C and q-clustered-C; no --check.\n"
-    "\n"
-    "environment:\n"
-    "  SHOAL_SLICE_ABOVE    when Q, K, V and the output have more bytes than this "
-    "(default:\n"
-    "                       536870912), work on one sequence and key head after another\n"
-    "                       to save memory; --check then prints the root mean square of\n"
-    "                       their errors\n"
-    "  SHOAL_ISA, OMP_NUM_THREADS    defaults of --isa and --threads\n",
-    "KIND FILE"};
+const command_help attend_help =
+    {"attend",
+     "attend KIND Q.npy K.npy V.npy -o OUT.npy [options]",
+     "Computes attention of the queries over the keys and values, which are arrays\n"
+     "[batch, heads, length, dim] in .npy files of version 1 to 3: all float32, or all\n"
+     "float16, which is computed in float32 and written as float16. The number of heads\n"
+     "of K and V must divide that of Q. KIND is spelled as in shoal kinds. shared-full "
+     "and\n"
+     "lsh use the queries as keys: K must equal Q; - stands for Q. Outputs are written\n"
+     "atomically, after everything else has succeeded.\n",
+     rows,
+     "-o may be omitted with --check, a gradient, --save-groups or --save-top.\n"
+     "\n"
+     "Under mpirun each process has a contiguous part of the positions, and rank 0 "
+     "writes\n"
+     "the outputs. Supported there: float32 and the kinds full, clustered-C, "
+     "i-clustered-C\n"
+     "and q-clustered-C, without --check.\n"
+     "\n"
+     "environment:\n"
+     "  SHOAL_SLICE_ABOVE    if Q, K, V and the output have more bytes than this "
+     "(default:\n"
+     "                       536870912), process one sequence and key/value head after\n"
+     "                       another to save memory; --check then prints the root mean\n"
+     "                       square of their errors\n"
+     "  SHOAL_ISA, OMP_NUM_THREADS    defaults of --isa and --threads\n",
+     "KIND FILE"};
 
 /* ---- The command line ------------------------------------------------------------- */
 
-/* And checks of the options that need no file. */
+/* Takes the positional arguments and checks the options that need no file. */
 static void take_words(attend_job *job, int count, char **words) {
     static const char *const names[] = {"KIND", "Q.npy", "K.npy", "V.npy"};
     if (count < 4)
         die(EXIT_USAGE, "%s is missing; usage: shoal %s", names[count],
             attend_help.usage);
     if (count > 4)
-        die(EXIT_USAGE, "%s is one word too many; usage: shoal %s", words[4],
+        die(EXIT_USAGE, "unexpected argument %s; usage: shoal %s", words[4],
             attend_help.usage);
     job->kind = words[0];
     for (int i = 0; i < 3; i++)
@@ -128,10 +132,9 @@ static void take_words(attend_job *job, int count, char **words) {
     if (!output)
         die(EXIT_USAGE, "nothing to do: give -o OUT.npy or --check");
     if (gradient && !job->input_paths[INPUT_GRAD_OUT])
-        die(EXIT_USAGE, "gradients need --grad-out, the output's");
+        die(EXIT_USAGE, "gradients need --grad-out, the gradient of the output");
     if (!gradient && job->input_paths[INPUT_GRAD_OUT])
-        die(EXIT_USAGE,
-            "--grad-out is for --grad-q, --grad-k or --grad-v; none was given");
+        die(EXIT_USAGE, "--grad-out needs --grad-q, --grad-k or --grad-v");
 }
 
 static void read_environment(attend_job *job) {
@@ -144,11 +147,12 @@ static void read_environment(attend_job *job) {
     errno = 0;
     job->largest_whole = strtoull(text, &rest, 10);
     if (*text < '0' || *text > '9' || *rest || errno != 0)
-        die(EXIT_USAGE, "%s is \"%s\"; it must be a number of bytes, or not set",
+        die(EXIT_USAGE, "%s is \"%s\"; set it to a number of bytes, or unset it",
             variable, text);
 }
 
-/* "clustered-C, shoal-C": the kinds that have a fact, an int at `offset` of their row. */
+/* "clustered-C, shoal-C": the kinds with a property, an int at `offset` in
+   shoal_kind_info. */
 static const char *kinds_with(size_t offset) {
     static char names[200];
     for (int i = 0; shoal_kind_describe(i); i++) {
@@ -161,47 +165,49 @@ static const char *kinds_with(size_t offset) {
     return names;
 }
 
-/* The kind, and checks of the options that depend on it. */
+/* Parses the kind and checks the options that depend on it. */
 static void parse_kind(attend_job *job) {
     const shoal_status status =
         shoal_attention_parse(job->context, job->kind, &job->attention);
     if (status != SHOAL_OK) {
         const int code = complain_status(status, EXIT_USAGE, "attend", job->context);
-        fputs("shoal attend: shoal kinds shows how every kind is spelled\n", stderr);
+        fputs("shoal attend: shoal kinds lists the spelling of every kind\n", stderr);
         leave(code);
     }
     const shoal_kind_info *kind = shoal_kind_describe((int)job->attention.kind);
     job->shared = kind->keys_are_queries;
     if (job->has_seed)
         job->attention.seed = job->seed;
-    if (!kind->has_groups &&
+    if (!kind->has_clusters &&
         (job->input_paths[INPUT_GROUPS] || job->output_paths[OUTPUT_GROUPS]))
-        die(EXIT_USAGE, "%s has no groups: --groups and --save-groups are for %s",
-            job->kind, kinds_with(offsetof(shoal_kind_info, has_groups)));
+        die(EXIT_USAGE,
+            "%s has no clusters of queries: --groups and --save-groups need one of %s",
+            job->kind, kinds_with(offsetof(shoal_kind_info, has_clusters)));
     if (!kind->has_top_keys && job->output_paths[OUTPUT_TOP])
-        die(EXIT_USAGE, "%s has no top keys: --save-top is for %s", job->kind,
-            kinds_with(offsetof(shoal_kind_info, has_top_keys)));
+        die(EXIT_USAGE, "%s has no exact keys per cluster: --save-top needs one of %s",
+            job->kind, kinds_with(offsetof(shoal_kind_info, has_top_keys)));
     if (strcmp(job->input_paths[INPUT_K], "-") != 0)
         return;
     if (!job->shared)
         die(EXIT_USAGE,
-            "- for K.npy is for %s, whose keys are the queries; %s needs a file",
+            "- for K.npy needs %s, which use the queries as keys; %s needs a file",
             kinds_with(offsetof(shoal_kind_info, keys_are_queries)), job->kind);
     job->input_paths[INPUT_K] = NULL;
 }
 
 /* ---- Reading ---------------------------------------------------------------------- */
 
-static const char *const type_names[] =
-    {[SHOAL_FLOAT32] = "float32", [SHOAL_INT32] = "int32", [SHOAL_FLOAT16] = "float16"};
+static const char *const type_names[] = {[SHOAL_DTYPE_FLOAT32] = "float32",
+                                         [SHOAL_DTYPE_INT32] = "int32",
+                                         [SHOAL_DTYPE_FLOAT16] = "float16"};
 
 static size_t element_bytes(shoal_dtype dtype) {
-    return dtype == SHOAL_FLOAT16 ? 2 : 4;
+    return dtype == SHOAL_DTYPE_FLOAT16 ? 2 : 4;
 }
 
 static size_t array_bytes(const shoal_array *array) {
     size_t bytes = element_bytes(array->dtype);
-    for (int i = 0; i < array->rank; i++)
+    for (int i = 0; i < array->dimensions; i++)
         bytes *= (size_t)array->shape[i];
     return bytes;
 }
@@ -210,7 +216,7 @@ enum { SHAPE_TEXT = 200 };
 
 static const char *shape_text(const shoal_array *array, char text[SHAPE_TEXT]) {
     size_t used = (size_t)snprintf(text, SHAPE_TEXT, "[");
-    for (int i = 0; i < array->rank && used < SHAPE_TEXT; i++)
+    for (int i = 0; i < array->dimensions && used < SHAPE_TEXT; i++)
         used += (size_t)snprintf(text + used, SHAPE_TEXT - used, "%s%" PRId64,
                                  i ? ", " : "", array->shape[i]);
     if (used < SHAPE_TEXT)
@@ -223,13 +229,13 @@ static const struct {
     int rank;
     const char *layout;
 } expected[INPUTS] = {
-    [INPUT_Q] = {SHOAL_FLOAT32, 4, "[batch, heads, length, dim]"},
-    [INPUT_K] = {SHOAL_FLOAT32, 4, "[batch, heads, length, dim]"},
-    [INPUT_V] = {SHOAL_FLOAT32, 4, "[batch, heads, length, dim]"},
-    [INPUT_QUERY_LENGTHS] = {SHOAL_INT32, 1, "[batch]"},
-    [INPUT_KEY_LENGTHS] = {SHOAL_INT32, 1, "[batch]"},
-    [INPUT_GROUPS] = {SHOAL_INT32, 3, "[batch, heads, length]"},
-    [INPUT_GRAD_OUT] = {SHOAL_FLOAT32, 4, "[batch, heads, length, dim]"},
+    [INPUT_Q] = {SHOAL_DTYPE_FLOAT32, 4, "[batch, heads, length, dim]"},
+    [INPUT_K] = {SHOAL_DTYPE_FLOAT32, 4, "[batch, heads, length, dim]"},
+    [INPUT_V] = {SHOAL_DTYPE_FLOAT32, 4, "[batch, heads, length, dim]"},
+    [INPUT_QUERY_LENGTHS] = {SHOAL_DTYPE_INT32, 1, "[batch]"},
+    [INPUT_KEY_LENGTHS] = {SHOAL_DTYPE_INT32, 1, "[batch]"},
+    [INPUT_GROUPS] = {SHOAL_DTYPE_INT32, 3, "[batch, heads, length]"},
+    [INPUT_GRAD_OUT] = {SHOAL_DTYPE_FLOAT32, 4, "[batch, heads, length, dim]"},
 };
 
 static void read_input(attend_job *job, int which) {
@@ -237,16 +243,16 @@ static void read_input(attend_job *job, int which) {
     const char *path = job->input_paths[which];
     shoal_array *array = &job->inputs[which];
     demand(shoal_array_read(job->context, path, array), EXIT_BAD_INPUT);
-    const bool is_half = array->dtype == SHOAL_FLOAT16 &&
-                         expected[which].dtype == SHOAL_FLOAT32;
+    const bool is_half = array->dtype == SHOAL_DTYPE_FLOAT16 &&
+                         expected[which].dtype == SHOAL_DTYPE_FLOAT32;
     if ((array->dtype != expected[which].dtype && !is_half) ||
-        array->rank != expected[which].rank)
+        array->dimensions != expected[which].rank)
         die(EXIT_BAD_INPUT, "%s is %s %s; it must be %s %s", path,
             type_names[array->dtype], shape_text(array, text),
             type_names[expected[which].dtype], expected[which].layout);
 }
 
-/* Dies where they do not fit together. */
+/* Exits if two inputs do not fit together. */
 static void fit(const attend_job *job, bool fits, attend_input one, attend_input other,
                 const char *rule) {
     char first[SHAPE_TEXT], second[SHAPE_TEXT];
@@ -261,16 +267,17 @@ static void compare_shapes(const attend_job *job) {
     const attend_input keys = job->inputs[INPUT_K].data ? INPUT_K : INPUT_Q;
     const int64_t *k = job->inputs[keys].shape;
     fit(job, k[0] == q[0], INPUT_K, INPUT_Q, "the batches differ");
-    fit(job, k[3] == q[3], INPUT_K, INPUT_Q, "queries and keys must be of one size");
+    fit(job, k[3] == q[3], INPUT_K, INPUT_Q,
+        "queries and keys must have the same dimension");
     fit(job, k[1] == q[1] || (k[1] != 0 && q[1] % k[1] == 0), INPUT_K, INPUT_Q,
-        "the key heads must divide the query heads");
+        "the number of key heads must divide the number of query heads");
     fit(job, !job->shared || (k[1] == q[1] && k[2] == q[2]), INPUT_K, INPUT_Q,
-        "this kind needs the keys to be the queries (- for K says so)");
+        "this kind uses the queries as keys; give - for K");
     fit(job, v[0] == k[0] && v[1] == k[1] && v[2] == k[2], INPUT_V, keys,
-        "every key needs one value: batch, heads and length must be equal");
+        "batch, heads and length of keys and values must be equal");
 }
 
-/* Lengths come as int32 and are wanted as int64; they must lie within the array. */
+/* Converts int32 to int64 and checks that the lengths are within the array. */
 static int64_t *load_lengths(attend_job *job, attend_input which, int64_t longest) {
     const shoal_array *array = &job->inputs[which];
     const int32_t *given = array->data;
@@ -295,17 +302,18 @@ static void load_inputs(attend_job *job) {
         if (job->input_paths[i])
             read_input(job, i);
     const shoal_dtype dtype = job->inputs[INPUT_Q].dtype;
-    for (int i = INPUT_K; i < INPUTS; i++) /* float32 and float16 are not mixed */
-        if (job->inputs[i].data && expected[i].dtype == SHOAL_FLOAT32 &&
+    for (int i = INPUT_K; i < INPUTS; i++) /* float32 and float16 cannot be mixed */
+        if (job->inputs[i].data && expected[i].dtype == SHOAL_DTYPE_FLOAT32 &&
             job->inputs[i].dtype != dtype)
-            die(EXIT_BAD_INPUT, "%s is %s and %s is %s: they must be of one type",
+            die(EXIT_BAD_INPUT, "%s is %s and %s is %s: use one type for all arrays",
                 job->input_paths[INPUT_Q], type_names[dtype], job->input_paths[i],
                 type_names[job->inputs[i].dtype]);
     compare_shapes(job);
     const int64_t *q = job->inputs[INPUT_Q].shape, *v = job->inputs[INPUT_V].shape;
     const int64_t *groups = job->inputs[INPUT_GROUPS].shape;
     const int64_t *grad = job->inputs[INPUT_GRAD_OUT].shape;
-    job->problem = (shoal_problem){.batch = q[0],
+    job->problem = (shoal_problem){.size = sizeof(shoal_problem),
+                                   .batch = q[0],
                                    .heads = q[1],
                                    .kv_heads = v[1],
                                    .queries = q[2],
@@ -317,17 +325,17 @@ static void load_inputs(attend_job *job) {
     job->query_lengths = load_lengths(job, INPUT_QUERY_LENGTHS, q[2]);
     job->key_lengths = load_lengths(job, INPUT_KEY_LENGTHS, v[2]);
     fit(job, !job->input_paths[INPUT_GROUPS] || memcmp(groups, q, 3 * sizeof *q) == 0,
-        INPUT_GROUPS, INPUT_Q, "there must be one group per query");
+        INPUT_GROUPS, INPUT_Q, "there must be one cluster per query");
     fit(job,
         !job->input_paths[INPUT_GRAD_OUT] ||
             (memcmp(grad, q, 3 * sizeof *q) == 0 && grad[3] == v[3]),
         INPUT_GRAD_OUT, INPUT_Q,
-        "it must have the output's shape: the queries', with the values' size");
+        "it must have the shape of the output: queries by value dimension");
 }
 
 /* ---- Slices ----------------------------------------------------------------------- */
 
-/* Every array is [batch, heads or kv heads, ...], so equal parts of it are the slices. */
+/* Every array is [batch, heads or kv heads, ...], so slices are equal parts of it. */
 static void *part_of(const attend_job *job, const shoal_array *array, int64_t slice,
                      size_t *bytes) {
     *bytes = array_bytes(array) / (size_t)job->slices;
@@ -344,7 +352,7 @@ static void *output_part(const attend_job *job, attend_output which, int64_t sli
     return part_of(job, &job->outputs[which], slice, &bytes);
 }
 
-/* The pages that lie wholly inside the slice; those at its ends may be a neighbour's. */
+/* Only pages entirely inside the slice; those at its ends may belong to a neighbour. */
 static void give_back_inputs(const attend_job *job, int64_t slice) {
     static const attend_input large[] = {INPUT_Q, INPUT_K, INPUT_V, INPUT_GRAD_OUT};
     const uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
@@ -357,8 +365,8 @@ static void give_back_inputs(const attend_job *job, int64_t slice) {
     }
 }
 
-/* Kinds whose keys are the queries never look at keys. A file with other keys is refused,
-   because it would be ignored. */
+/* Kinds that use the queries as keys never read the keys. A file with other keys is
+   rejected, because it would be ignored. */
 static void compare_shared_keys(const attend_job *job, const shoal_problem *part,
                                 int64_t slice, const shoal_inputs *inputs) {
     const char *keys = input_part(job, INPUT_K, slice), *queries = inputs->q;
@@ -370,8 +378,8 @@ static void compare_shared_keys(const attend_job *job, const shoal_problem *part
         if (memcmp(keys + begin, queries + begin, (size_t)(live * part->dim) * element) !=
             0)
             die(EXIT_BAD_INPUT,
-                "%s is not equal to %s, and in this kind the keys are the queries; give "
-                "- for K",
+                "%s differs from %s, but this kind uses the queries as keys; give - for "
+                "K",
                 job->input_paths[INPUT_K], job->input_paths[INPUT_Q]);
     }
 }
@@ -384,7 +392,7 @@ static void keep(const attend_job *job, attend_output which, int64_t slice,
         memcpy(part, used, bytes);
 }
 
-/* Samples are spread evenly; over several slices the relative error is the root mean
+/* Samples are spread evenly; with several slices the relative error is the root mean
    square of theirs. */
 static void check_slice(attend_job *job, shoal_plan *plan, int64_t slice,
                         const shoal_inputs *inputs) {
@@ -409,13 +417,15 @@ static void run_slice(attend_job *job, const shoal_problem *part, shoal_plan *pl
                       int64_t slice) {
     const int64_t sequence = job->slices > 1 ? slice / job->problem.kv_heads : 0;
     const shoal_inputs inputs =
-        {.q = input_part(job, INPUT_Q, slice),
+        {.size = sizeof(shoal_inputs),
+         .q = input_part(job, INPUT_Q, slice),
          .k = job->shared ? NULL : input_part(job, INPUT_K, slice),
          .v = input_part(job, INPUT_V, slice),
          .query_lengths = job->query_lengths ? job->query_lengths + sequence : NULL,
          .key_lengths = job->key_lengths ? job->key_lengths + sequence : NULL,
-         .groups = input_part(job, INPUT_GROUPS, slice)};
-    const shoal_gradients gradients = {.out = output_part(job, OUTPUT_OUT, slice),
+         .clusters = input_part(job, INPUT_GROUPS, slice)};
+    const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                       .out = output_part(job, OUTPUT_OUT, slice),
                                        .dout = input_part(job, INPUT_GRAD_OUT, slice),
                                        .dq = output_part(job, OUTPUT_GRAD_Q, slice),
                                        .dk = output_part(job, OUTPUT_GRAD_K, slice),
@@ -427,7 +437,7 @@ static void run_slice(attend_job *job, const shoal_problem *part, shoal_plan *pl
     if (job->input_paths[INPUT_GRAD_OUT])
         demand(shoal_backward(plan, &inputs, &gradients), EXIT_BAD_INPUT);
     job->seconds += seconds_now() - begun;
-    keep(job, OUTPUT_GROUPS, slice, shoal_plan_groups(plan, NULL));
+    keep(job, OUTPUT_GROUPS, slice, shoal_plan_clusters(plan, NULL));
     keep(job, OUTPUT_TOP, slice, shoal_plan_top_keys(plan, NULL));
     shoal_plan_picked(plan, NULL, &job->picked);
     if (job->check_samples > 0)
@@ -465,7 +475,7 @@ static void run_attention(attend_job *job) {
 
 /* ---- Writing ---------------------------------------------------------------------- */
 
-/* The output itself is needed for everything else; the rest only where asked for. */
+/* The output is always computed; the others only if requested. */
 static void reserve_outputs(attend_job *job) {
     const shoal_problem *p = &job->problem;
     const int64_t B = p->batch, H = p->heads, G = p->kv_heads;
@@ -481,8 +491,9 @@ static void reserve_outputs(attend_job *job) {
         shoal_array *array = &job->outputs[i];
         if (i != OUTPUT_OUT && !job->output_paths[i])
             continue;
-        array->dtype = i == OUTPUT_GROUPS || i == OUTPUT_TOP ? SHOAL_INT32 : p->dtype;
-        array->rank = i == OUTPUT_GROUPS ? 3 : 4;
+        array->dtype = i == OUTPUT_GROUPS || i == OUTPUT_TOP ? SHOAL_DTYPE_INT32
+                                                             : p->dtype;
+        array->dimensions = i == OUTPUT_GROUPS ? 3 : 4;
         memcpy(array->shape, shapes[i], sizeof shapes[i]);
         int64_t bytes = (int64_t)element_bytes(array->dtype);
         bool overflow = false;
@@ -490,7 +501,7 @@ static void reserve_outputs(attend_job *job) {
             overflow |= __builtin_mul_overflow(bytes, shapes[i][k], &bytes);
         array->data = overflow ? NULL : malloc(bytes ? (size_t)bytes : 1);
         if (!array->data)
-            die(EXIT_RESOURCES, "out of memory: no room for the outputs");
+            die(EXIT_RESOURCES, "out of memory for the outputs");
     }
 }
 
@@ -502,8 +513,8 @@ static void write_outputs(attend_job *job) {
         if (!path)
             continue;
         progress_say("writing %s", path);
-        /* Pipes and devices are written directly: there is nothing to protect from an
-           interrupt, and a reader that never comes must not make one impossible. */
+        /* Pipes and devices are written directly: there is no file to protect, and an
+           interrupt must work even if no reader ever comes. */
         const char *place = written_path(path);
         const bool is_file = stat(place, &information) != 0 ||
                              S_ISREG(information.st_mode);
@@ -514,10 +525,10 @@ static void write_outputs(attend_job *job) {
         if (is_file)
             writing_end();
         if (status != SHOAL_OK && written)
-            complain(EXIT_RESOURCES, "attend",
-                     "the outputs up to %s were written, but %s and "
-                     "any after it were not",
-                     written, path);
+            complain(
+                EXIT_RESOURCES, "attend",
+                "the outputs up to %s were written, but %s and those after it were not",
+                written, path);
         demand(status, EXIT_RESOURCES);
         written = path;
     }
@@ -525,24 +536,25 @@ static void write_outputs(attend_job *job) {
 
 /* ---- The report ------------------------------------------------------------------- */
 
-/* The spelling; kinds of the paper with every option of theirs, defaults too. */
+/* The spelling of a kind; for the paper's kinds with all options. */
 static void spell_in_full(const shoal_attention *attention, char *text, size_t size) {
     shoal_attention_print(attention, text, size);
     /* Kinds and options beyond the paper keep the short spelling. */
-    if (attention->kind == SHOAL_SHOAL || attention->kind == SHOAL_AUTO ||
-        attention->groups || attention->normaliser)
+    if (attention->kind == SHOAL_KIND_SHOAL || attention->kind == SHOAL_KIND_AUTO ||
+        attention->clustering || attention->normaliser)
         return;
     size_t used = strcspn(text, ":");
     text[used] = 0;
-    if (attention->kind == SHOAL_I_CLUSTERED)
+    if (attention->kind == SHOAL_KIND_I_CLUSTERED)
         used +=
             (size_t)snprintf(text + used, size - used, ":topk=%" PRId32, attention->topk);
-    if (attention->kind == SHOAL_CLUSTERED || attention->kind == SHOAL_I_CLUSTERED)
+    if (attention->kind == SHOAL_KIND_CLUSTERED ||
+        attention->kind == SHOAL_KIND_I_CLUSTERED)
         used += (size_t)snprintf(text + used, size - used,
                                  "%cbits=%" PRId32 ",iterations=%" PRId32,
                                  strchr(text, ':') ? ',' : ':', attention->bits,
                                  attention->iterations);
-    if (strchr(text, ':') || attention->kind == SHOAL_LSH)
+    if (strchr(text, ':') || attention->kind == SHOAL_KIND_LSH)
         snprintf(text + used, size - used, "%cseed=%" PRIu64,
                  strchr(text, ':') ? ',' : ':', attention->seed);
 }
@@ -580,7 +592,7 @@ static int report_json(const attend_job *job, const char *spelling, const char *
 static int report(const attend_job *job) {
     const shoal_problem *p = &job->problem;
     const int threads = shoal_context_threads(job->context);
-    const bool picks = job->attention.kind == SHOAL_AUTO;
+    const bool picks = job->attention.kind == SHOAL_KIND_AUTO;
     char spelling[128], picked[128];
     spell_in_full(&job->attention, spelling, sizeof spelling);
     spell_in_full(&job->picked, picked, sizeof picked);
@@ -600,7 +612,7 @@ static int report(const attend_job *job) {
     if (job->slices > 1)
         printf(", %" PRId64 " slices", job->slices);
     if (job->ranks)
-        printf(", %d ranks, %s sent by the first", (int)job->ranks->ranks,
+        printf(", %d ranks, %s sent by rank 0", (int)job->ranks->ranks,
                bytes_text((double)job->sent));
     putchar('\n');
     if (job->check_samples > 0)
@@ -625,7 +637,7 @@ int attend_command(int count, char **arguments) {
         job.threads = ranks_threads(job.ranks);
     job.context = begin_context(job.threads, job.isa);
     const bool first = ranks_first(job.ranks);
-    /* Under a launcher the first process says what is wrong with the files. */
+    /* Rank 0 reports problems of the files. */
     if (job.ranks)
         first_alone_begin(job.ranks);
     if (first) {

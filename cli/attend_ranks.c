@@ -1,6 +1,6 @@
-/* shoal attend under a launcher: each rank maps the files and works on its own run of
-   positions; the first has the whole outputs, into which the others' rows come head by
-   head. */
+/* shoal attend under a launcher: each rank maps the files and computes a contiguous
+   part of the positions. Rank 0 holds the complete outputs and receives the rows of the
+   others head by head. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,14 +11,15 @@ typedef struct {
     int64_t first_query, queries, first_key, keys;
 } rank_part;
 
-/* What a rank holds beside what the first one does. */
+/* Buffers of one rank. */
 typedef struct {
     attend_job *job;
     rank_part part;
     shoal_problem problem;
+    shoal_strides strides[4]; /* of q, k, v and out, where they are not contiguous */
     shoal_inputs inputs;
     shoal_gradients gradients;
-    void *copies[8]; /* to be given back */
+    void *copies[8]; /* to be freed */
     int copy_count;
 } rank_work;
 
@@ -31,12 +32,12 @@ static rank_part part_of_rank(const attend_job *job, int rank) {
                        .keys = (rank + 1) * S / ranks - rank * S / ranks};
 }
 
-/* Memory that is given back at the end. */
+/* Memory that is freed at the end. */
 static void *reserve_rows(rank_work *work, int64_t rows, size_t row) {
     return work->copies[work->copy_count++] = reserve((size_t)rows, row);
 }
 
-/* Rows first .. of [units][all][row], one below the other; NULL where there is no
+/* Copies rows first .. first + count of [units][all][row]; NULL if there is no
    array. */
 static void *copy_rows(rank_work *work, const void *array, int64_t units, int64_t all,
                        int64_t first, int64_t count, size_t row) {
@@ -72,9 +73,9 @@ static shoal_strides whole_strides(int64_t heads, int64_t positions, int64_t fea
     return (shoal_strides){heads * positions * features, positions * features, features};
 }
 
-/* The first rank reads and writes the whole arrays, whose first rows are its own; the
-   others read the files too. Only where gradients are wanted, which have the strides of
-   what they belong to, do they copy their rows. */
+/* Rank 0 uses the complete arrays, whose first rows are its own; the others map the
+   files too. They copy their rows only for gradients, which have the strides of their
+   inputs. */
 static void load_inputs(rank_work *work) {
     const attend_job *job = work->job;
     const shoal_problem *whole = &job->problem;
@@ -90,8 +91,8 @@ static void load_inputs(rank_work *work) {
     work->problem = *whole;
     work->problem.queries = part->queries;
     work->problem.keys = part->keys;
-    inputs->groups = copy_rows(work, job->inputs[INPUT_GROUPS].data, U, N,
-                               part->first_query, part->queries, sizeof(int32_t));
+    inputs->clusters = copy_rows(work, job->inputs[INPUT_GROUPS].data, U, N,
+                                 part->first_query, part->queries, sizeof(int32_t));
     if (copies) {
         inputs->q = copy_rows(work, q, U, N, part->first_query, part->queries, D);
         inputs->k = copy_rows(work, k, V, S, part->first_key, part->keys, D);
@@ -103,15 +104,19 @@ static void load_inputs(rank_work *work) {
     inputs->q = q + part->first_query * whole->dim;
     inputs->k = k + part->first_key * whole->dim;
     inputs->v = v + part->first_key * whole->value_dim;
-    work->problem.q = whole_strides(whole->heads, N, whole->dim);
-    work->problem.k = whole_strides(whole->kv_heads, S, whole->dim);
-    work->problem.v = whole_strides(whole->kv_heads, S, whole->value_dim);
+    work->strides[0] = whole_strides(whole->heads, N, whole->dim);
+    work->strides[1] = whole_strides(whole->kv_heads, S, whole->dim);
+    work->strides[2] = whole_strides(whole->kv_heads, S, whole->value_dim);
+    work->problem.q_strides = &work->strides[0];
+    work->problem.k_strides = &work->strides[1];
+    work->problem.v_strides = &work->strides[2];
     work->gradients.dout = job->inputs[INPUT_GRAD_OUT].data;
+    work->strides[3] = whole_strides(whole->heads, N, whole->value_dim);
     if (job->ranks->rank == 0)
-        work->problem.out = whole_strides(whole->heads, N, whole->value_dim);
+        work->problem.out_strides = &work->strides[3];
 }
 
-/* The other ranks' outputs are their rows alone. */
+/* On other ranks the outputs have only their own rows. */
 static void reserve_outputs(rank_work *work) {
     attend_job *job = work->job;
     const shoal_problem *part = &work->problem;
@@ -133,8 +138,8 @@ static void reserve_outputs(rank_work *work) {
 
 /* ---- Outputs ----------------------------------------------------------------------- */
 
-/* An output as the ranks have it: [units][rows][row bytes], of queries or of keys. The
-   first rank's is the whole, with its own rows in place. */
+/* An output of a rank: [units][rows][row bytes], of queries or of keys. Rank 0 has the
+   complete array with its own rows in place. */
 typedef struct {
     char *data;
     int64_t units;
@@ -147,8 +152,8 @@ static int64_t rows_of_rank(const attend_job *job, const rank_rows *rows, int ra
     return rows->of_keys ? part.keys : part.queries;
 }
 
-/* The others' rows come into the first rank's array, behind its own: unit by unit, since
-   a unit's rows lie together there. */
+/* Receives the rows of the others into rank 0's array, unit by unit, because the rows
+   of a unit are contiguous there. */
 static void collect(const attend_job *job, const rank_rows *rows) {
     shoal_transport *ranks = job->ranks;
     const int64_t own = rows_of_rank(job, rows, ranks->rank);
@@ -173,7 +178,7 @@ static void collect_outputs(const rank_work *work, const shoal_plan *plan) {
     const int64_t U = whole->batch * whole->heads, V = whole->batch * whole->kv_heads;
     const size_t D = sizeof(float) * (size_t)whole->dim;
     const size_t Dv = sizeof(float) * (size_t)whole->value_dim;
-    const int32_t *groups = shoal_plan_groups(plan, NULL);
+    const int32_t *groups = shoal_plan_clusters(plan, NULL);
     char *all_groups = job->ranks->rank ? (char *)(uintptr_t)groups
                                         : job->outputs[OUTPUT_GROUPS].data;
     const rank_rows outputs[OUTPUTS] =
@@ -196,22 +201,25 @@ static void collect_outputs(const rank_work *work, const shoal_plan *plan) {
 }
 
 void attend_over_ranks(attend_job *job) {
-    rank_work work = {.job = job, .part = part_of_rank(job, job->ranks->rank)};
+    rank_work work = {.job = job,
+                      .part = part_of_rank(job, job->ranks->rank),
+                      .inputs = shoal_inputs_defaults(),
+                      .gradients = shoal_gradients_defaults()};
     const bool backward = job->input_paths[INPUT_GRAD_OUT] != NULL;
     shoal_plan *plan;
     job->slices = 1;
-    if (job->problem.dtype != SHOAL_FLOAT32)
-        die(EXIT_BAD_INPUT, "%s is float16: over several processes arrays are float32",
+    if (job->problem.dtype != SHOAL_DTYPE_FLOAT32)
+        die(EXIT_BAD_INPUT, "%s is float16; several processes need float32 arrays",
             job->input_paths[INPUT_Q]);
     if (job->check_samples > 0 || job->shared)
-        die(EXIT_USAGE, "over several processes there is no --check, and no kind whose "
-                        "keys are the queries");
-    /* Shapes, and the first rows of the arrays. */
+        die(EXIT_USAGE, "several processes support neither --check nor kinds that use "
+                        "the queries as keys");
+    /* Digest of the shapes and the first rows of the arrays. */
     uint64_t digest = 1;
     for (int i = 0; i < INPUTS; i++) {
         const shoal_array *input = &job->inputs[i];
         int64_t count = input->data != NULL;
-        for (int k = 0; k < input->rank && input->data; k++)
+        for (int k = 0; k < input->dimensions && input->data; k++)
             count *= input->shape[k];
         digest = digest_bytes(digest, input->shape, sizeof input->shape);
         digest =

@@ -16,17 +16,17 @@
 
 const char exit_codes_help[] =
     "exit codes:\n"
-    "  0    done\n"
-    "  1    a result is wrong, where a command checks its own\n"
-    "  2    usage: the command line makes no sense\n"
-    "  3    bad input: a file cannot be read or does not fit, or a training diverged\n"
+    "  0    success\n"
+    "  1    a command found one of its own results to be wrong\n"
+    "  2    usage: the command line is invalid\n"
+    "  3    bad input: a file cannot be read or is unsuitable, or a training diverged\n"
     "  4    out of resources: not enough memory, or an output cannot be written\n"
-    "  130  interrupted (128 and the signal's number); files are written whole or not "
-    "at all\n";
+    "  130  interrupted (128 plus the signal number); files are written whole or not at "
+    "all\n";
 
 /* ---- Messages --------------------------------------------------------------------- */
 
-/* In UTF-8 the control characters from 0x80 on begin with 0xc2. */
+/* UTF-8 encodes the control characters from U+0080 on as 0xc2 and another byte. */
 int control_bytes(const char *text) {
     const unsigned char *c = (const unsigned char *)text;
     if (*c == 0xc2 && c[1] >= 0x80 && c[1] < 0xa0)
@@ -51,9 +51,9 @@ static void print_masked(const char *format, va_list arguments) {
     free(text);
 }
 
-static const char *command = "", *usage = ""; /* whose options were taken */
+static const char *command = "", *usage = ""; /* of the current command */
 static shoal_context *context_in_use;
-static int own_rank = -1; /* of several processes */
+static int own_rank = -1; /* -1 for a single process */
 
 void complain_as(int rank) {
     own_rank = rank;
@@ -86,7 +86,7 @@ static struct {
     void *what;
 } last_word;
 
-static shoal_transport *own_ranks; /* NULL: there are none to be told */
+static shoal_transport *own_ranks; /* NULL for a single process */
 static bool others_wait;
 
 void before_leaving(void (*function)(void *what), void *what) {
@@ -163,7 +163,9 @@ void demand(shoal_status status, int otherwise) {
 
 int open_context(const char *asking, int threads, const char *isa,
                  shoal_context **context) {
-    const shoal_options options = {.threads = threads, .isa = isa};
+    const shoal_options options = {.size = sizeof(shoal_options),
+                                   .threads = threads,
+                                   .isa = isa};
     const shoal_status status = shoal_context_create(&options, context);
     if (status == SHOAL_OK)
         return EXIT_OK;
@@ -182,8 +184,8 @@ shoal_context *begin_context(int64_t threads, const char *isa) {
 
 /* ---- Several processes ------------------------------------------------------------- */
 
-/* The variable that a launcher left, NULL: there was none. *size is 0 where it does not
-   say how many processes there are. */
+/* The environment variable set by a launcher, or NULL if there was none. *size is 0 if
+   the variable does not give the number of processes. */
 static const char *find_launcher(long *size) {
     static const char *const names[] = {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMI_RANK",
                                         "PMIX_RANK"};
@@ -234,7 +236,7 @@ static char *next_text(void) {
     return texts[next++ % 8];
 }
 
-/* Three digits, so that columns of very different sizes line up. */
+/* Three digits, so that columns of very different magnitudes align. */
 static const char *scaled_text(double value, double step, const char *const *units,
                                int count) {
     char *text = next_text();
@@ -244,7 +246,7 @@ static const char *scaled_text(double value, double step, const char *const *uni
         unit++;
     }
     int decimals = value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2;
-    if (unit == 0 && step == 1024) /* bytes are whole */
+    if (unit == 0 && step == 1024) /* bytes are integers */
         decimals = 0;
     snprintf(text, TEXT, "%.*f %s", decimals, value, units[unit]);
     return text;
@@ -342,7 +344,7 @@ json_t *json_numbers(const double *values, int64_t count) {
 
 enum { LONGEST_WORD = 63 };
 
-/* How many letters to insert, drop or change to get from one word to the other. */
+/* Levenshtein distance. */
 static int edit_distance(const char *from, const char *to) {
     int row[LONGEST_WORD + 1], columns = (int)strlen(to);
     if (columns > LONGEST_WORD)
@@ -364,7 +366,7 @@ static int edit_distance(const char *from, const char *to) {
 
 const char *closest_name(const char *word, const void *names, int count, int stride) {
     const char *closest = NULL;
-    int least = (int)strlen(word) / 3 + 2; /* further away is no help */
+    int least = (int)strlen(word) / 3 + 2; /* more distant names are not suggested */
     for (int i = 0; i < count; i++) {
         const char *name;
         memcpy(&name, (const char *)names + (ptrdiff_t)i * stride, sizeof name);
@@ -382,7 +384,8 @@ const char *closest_name(const char *word, const void *names, int count, int str
 const char *const precision_names[] = {"auto", "float32", "bfloat16", "int8", NULL};
 const char *const isa_names[] = {"scalar", "avx2", "avx512", "neon", NULL};
 
-/* getopt's own two notations for the table; a row is known by 256 + its index. */
+/* Translates the table into getopt's two notations; a row is returned as 256 + its
+   index. */
 static void translate(const option_row *rows, struct option *longs, char *shorts) {
     *shorts++ = ':';
     for (int i = 0; rows[i].name; i++) {
@@ -544,7 +547,7 @@ static bool take_option(const option_row *row, const char *value, void *job) {
     }
 }
 
-/* The row of what getopt has just found, or NULL after a complaint. */
+/* The row of the option that getopt found, or NULL after a message. */
 static const option_row *find_row(const command_help *help, char **arguments, int found) {
     if (found >= 256)
         return &help->options[found - 256];
@@ -557,16 +560,17 @@ static const option_row *find_row(const command_help *help, char **arguments, in
     return NULL;
 }
 
-/* What the command line alone shows to be a mistake. */
+/* Rejects empty and repeated values. */
 static bool refuse_value(const command_help *help, const option_row *row,
                          const char *value, bool *seen) {
     const bool file = row->value &&
                       (strcmp(row->value, "FILE") == 0 || strcmp(row->value, "DIR") == 0);
     if (row->value && value && !*value)
-        complain(EXIT_USAGE, help->command, "--%s is empty; is a variable not set?",
-                 row->name);
+        complain(EXIT_USAGE, help->command,
+                 "--%s is empty; is an environment variable unset?", row->name);
     else if (file && *seen && !row->repeats)
-        complain(EXIT_USAGE, help->command, "--%s is given twice", row->name);
+        complain(EXIT_USAGE, help->command, "--%s is given twice; give it once",
+                 row->name);
     else {
         *seen = true;
         return false;
@@ -574,7 +578,7 @@ static bool refuse_value(const command_help *help, const option_row *row,
     return true;
 }
 
-/* The row of each option into the job; an exit code, or -1. */
+/* Stores each option in the job; returns an exit code, or -1. */
 static int take_all(const command_help *help, int count, char **arguments, void *job,
                     int rows) {
     struct option *longs = reserve_zeros((size_t)rows + 1, sizeof *longs);
@@ -583,7 +587,7 @@ static int take_all(const command_help *help, int count, char **arguments, void 
     int code = -1;
     translate(help->options, longs, shorts);
     opterr = 0;
-    optind = 0; /* glibc's way to begin again */
+    optind = 0; /* restarts glibc's getopt */
     for (int found; code < 0 &&
                     (found = getopt_long(count, arguments, shorts, longs, NULL)) != -1;) {
         const option_row *row = find_row(help, arguments, found);
@@ -613,9 +617,9 @@ int take_options(const command_help *help, int count, char **arguments, void *jo
     for (int i = optind; i < count; i++)
         if (!*arguments[i])
             return complain(EXIT_USAGE, command,
-                            "a word of the line is empty; is a variable not set?");
+                            "an argument is empty; is an environment variable unset?");
     if (!help->words && optind < count)
-        return complain(EXIT_USAGE, command, "%.200s is one word too many",
+        return complain(EXIT_USAGE, command, "unexpected argument %.200s",
                         arguments[optind]);
     return -1;
 }
@@ -640,7 +644,8 @@ int read_kinds(const char *asking, const char *option, const char *text, char *n
         const size_t word = strspn(text, "abcdefghijklmnopqrstuvwxyz");
         const bool more = kinds > 0 && word > 0 && text[word] == '=';
         if (!more && kinds == most) {
-            complain(EXIT_USAGE, asking, "--%s has more than %d kinds", option, most);
+            complain(EXIT_USAGE, asking, "--%s has more than %d kinds; give fewer",
+                     option, most);
             return 0;
         }
         kinds += !more;
@@ -649,7 +654,8 @@ int read_kinds(const char *asking, const char *option, const char *text, char *n
         const int written =
             snprintf(name + used, size - used, "%s%.*s", more ? "," : "", length, text);
         if (used + (size_t)written >= size) {
-            complain(EXIT_USAGE, asking, "--%s: %.40s... is too long", option, name);
+            complain(EXIT_USAGE, asking, "--%s: %.40s... is too long for a kind", option,
+                     name);
             return 0;
         }
         text += length;
@@ -670,7 +676,8 @@ int place_full(kind_list *kinds, const char *option, int most) {
             strncmp(kinds->names[i], "full", 4) == 0)
             return i;
     if (kinds->count == most)
-        die(EXIT_USAGE, "--%s has more than %d kinds without full", option, most - 1);
+        die(EXIT_USAGE, "--%s has more than %d kinds besides full; give fewer", option,
+            most - 1);
     memmove(kinds->names + 1, kinds->names, (size_t)kinds->count++ * KIND_NAME);
     strcpy(kinds->names[0], "full");
     return 0;
@@ -718,7 +725,8 @@ void plan_input(const char *path) {
 static struct {
     bool running, stop, shown, terminal;
     double begun, silent_seconds;
-    double between, next; /* without a terminal: seconds between lines, and the next */
+    double between, next; /* without a terminal: seconds between lines, and time of the
+                             next */
     char text[200];
     pthread_t thread;
     pthread_mutex_t lock;
@@ -734,14 +742,13 @@ static void print_progress(double elapsed) {
         tell("shoal %s: %s%s", command, progress.text, seconds);
         return;
     }
-    /* One line of the terminal at most: a longer one would stay when the next is
-       written. */
+    /* At most one terminal line: a longer one would remain when the next is written. */
     if (ioctl(STDERR_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0)
         room += window.ws_col - 80;
     if (length > room)
         length = room > 0 ? room : 0;
     while (length > 0 && (progress.text[length] & 0xc0) == 0x80)
-        length--; /* no part of a character */
+        length--; /* keeps UTF-8 characters whole */
     fprintf(stderr, "\r\033[K%.*s%s", length, progress.text, seconds);
     progress.shown = true;
 }
@@ -773,10 +780,11 @@ static void *show_progress(void *unused) {
 
 void progress_begin(double silent_seconds) {
     const char *between = getenv("SHOAL_PROGRESS");
+    if (progress.running || own_rank > 0)
+        return;
     progress.terminal = isatty(STDERR_FILENO);
     progress.between = between && *between ? strtod(between, NULL) : 30;
-    if (progress.running || own_rank > 0 ||
-        (!progress.terminal && !(progress.between > 0)))
+    if (!progress.terminal && !(progress.between > 0))
         return;
     progress.stop = progress.shown = false;
     if (progress.begun == 0) {
@@ -820,7 +828,7 @@ static void on_signal(int number) {
         pending_signal = number;
         return;
     }
-    /* Leave the progress line behind; if that fails there is nothing to be done. */
+    /* Ends the progress line; an error here cannot be handled. */
     const bool line = progress.running && progress.terminal;
     ssize_t unused = line ? write(STDERR_FILENO, "\n", 1) : 0;
     (void)unused;
@@ -832,15 +840,15 @@ void catch_signals(void (*handler)(int number)) {
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART}, before;
     sigemptyset(&action.sa_mask);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        /* Someone who started us with a signal ignored (nohup) wants it to stay so. */
+        /* A signal that was ignored at start (nohup) stays ignored. */
         if (sigaction(numbers[i], NULL, &before) == 0 && before.sa_handler != SIG_IGN)
             sigaction(numbers[i], &action, NULL);
 }
 
-/* Files are mapped; what is cut off one meanwhile cannot be read any more. */
+/* Input files are mapped: truncating one while it is in use raises SIGBUS. */
 static void on_lost_pages(int number) {
     static const char message[] =
-        "shoal: a file was made shorter, or its disk failed, while it was in use\n";
+        "shoal: an input file was truncated, or its disk failed, while it was in use\n";
     (void)number;
     if (write(STDERR_FILENO, message, sizeof message - 1) < 0)
         _exit(EXIT_RESOURCES);
@@ -851,14 +859,14 @@ void handle_signals(void) {
     struct sigaction lost = {.sa_handler = on_lost_pages};
     sigemptyset(&lost.sa_mask);
     sigaction(SIGBUS, &lost, NULL);
-    signal(SIGXFSZ, SIG_IGN); /* beyond a limit, write() says so */
+    signal(SIGXFSZ, SIG_IGN); /* write() then fails with EFBIG at a file size limit */
     catch_signals(on_signal);
 }
 
 static volatile sig_atomic_t noted_signal;
 
 static void note_signal(int number) {
-    if (noted_signal) /* asked twice: whoever asks does not want to wait */
+    if (noted_signal) /* second signal: exit without waiting */
         on_signal(number);
     noted_signal = number;
 }

@@ -4,7 +4,7 @@ _shoal() {
     local -A values=()
     _shoal_tables "${COMP_WORDS[1]}"
     COMPREPLY=()
-    # --option=value comes as three words.
+    # --option=value is split into three words.
     if [ "$current" = = ]; then
         current=''
     elif [ "$before" = = ]; then
@@ -37,7 +37,7 @@ _shoal() {
         [ "$value" = DIR ] && i=-d || i=-f
         mapfile -t COMPREPLY < <(compgen "$i" -- "$current") ;;
     KIND) mapfile -t COMPREPLY < <(compgen -W "$kinds" -- "$current") ;;
-    KINDS) # commas between them; the last piece is completed
+    KINDS) # separated by commas; the last item is completed
         compopt -o nospace 2>/dev/null
         i=${current%"${current##*,}"}
         mapfile -t COMPREPLY < <(compgen -P "$i" -W "$kinds" -- "${current##*,}") ;;

@@ -24,45 +24,48 @@ typedef struct {
     const char *output;
     bool quiet;
     replacement to;
-    FILE *file;     /* NULL: JSON lines on stdout */
+    FILE *file;     /* NULL for JSON lines on stdout */
     float *vectors; /* [TEXT_BLOCK][size] */
     int64_t done;
 } embed_job;
 
 static const option_row rows[] =
     {{"output", 'o', "FILE",
-      "a .npy file for the vectors, float32 [texts][size], in the\n"
-      "texts' order (default: JSON lines on standard output)",
+      ".npy file for the vectors, float32 [texts][size], in the order of\n"
+      "the texts (default: JSON lines on standard output)",
       SETS_TEXT(embed_job, output)},
      TEXT_MODEL_ROWS(embed_job),
-     {"normalize", 0, NULL, "vectors of length 1", SETS_FLAG(embed_job, model.normalize)},
+     {"normalize", 0, NULL, "normalize vectors to length 1",
+      SETS_FLAG(embed_job, model.normalize)},
      {"compare", 0, "P",
       "compute all vectors in this precision too, and print the cosines\n"
       "between both instead of vectors",
       SETS_CHOICE(embed_job, compare, precision_names)},
-     {"quiet", 'q', NULL, "no summary on standard error", SETS_FLAG(embed_job, quiet)},
+     {"quiet", 'q', NULL, "print no summary on standard error",
+      SETS_FLAG(embed_job, quiet)},
      HELP_ROW,
      {0}};
 
-const command_help embed_help = {
-    "embed",
-    "embed FILE... --model DIR [-o vectors.npy] [options]",
-    "A vector for every text by a BERT, RoBERTa or ModernBERT, with any kind of\n"
-    "attention. FILE has a text per line; - is standard input.\n",
-    rows,
-    "Texts are read in blocks, sorted by length and packed without padding: memory does\n"
-    "not grow with the files. The order of the texts is kept; an empty line is a text,\n"
-    "but for JSON lines. A byte order mark at the beginning of a file is left out.\n",
-    "FILE"};
+const command_help embed_help =
+    {"embed",
+     "embed FILE... --model DIR [-o vectors.npy] [options]",
+     "Computes a vector for every text with a BERT, RoBERTa or ModernBERT model and any\n"
+     "kind of attention. FILE has one text per line; - is standard input.\n",
+     rows,
+     "Texts are read in blocks, sorted by length and packed without padding, so memory "
+     "does\n"
+     "not grow with the files. The order of the texts is kept. An empty line is a text,\n"
+     "except with --field. A byte order mark at the start of a file is skipped.\n",
+     "FILE"};
 
-/* ---- .npy, whose number of rows is known at the end -------------------------------- */
+/* ---- .npy output; the number of rows is only known at the end ---------------------- */
 
 enum { HEADER = 128 };
 
 static bool write_header(FILE *file, int64_t texts, int64_t size) {
     char text[HEADER + 1];
     memset(text, ' ', sizeof text);
-    memcpy(text, "\x93NUMPY\x01\x00\x76\x00", 10); /* version 1, 118 bytes follow */
+    memcpy(text, "\x93NUMPY\x01\x00\x76\x00", 10); /* version 1; 118 bytes follow */
     const int length = snprintf(text + 10, HEADER - 10,
                                 "{'descr': '<f4', 'fortran_order': False, 'shape': "
                                 "(%" PRId64 ", %" PRId64 "), }",
@@ -78,8 +81,8 @@ static _Noreturn void cannot_write(const embed_job *job) {
 
 static _Noreturn void no_stream(const char *name) {
     die(EXIT_USAGE,
-        "%s is no ordinary file, and the number of texts is known at the end "
-        "only; without -o vectors go to standard output as they come",
+        "%s is not a regular file, but the number of texts must be written to its "
+        "beginning at the end; omit -o to print vectors to standard output",
         name);
 }
 
@@ -126,7 +129,7 @@ static void compare_block(embed_job *job) {
 }
 
 static const char *chosen(const text_model *model) {
-    return precision_names[shoal_text_encoder_info(model->encoder)->precision];
+    return precision_names[shoal_text_encoder_describe(model->encoder)->precision];
 }
 
 /* The mean with its 95 % interval over the texts. */
@@ -164,7 +167,7 @@ int embed_command(int count, char **arguments) {
     job.other.precision = job.compare;
     job.other.exact = false;
     open_text_model(&job.model);
-    watch_stop(); /* an interrupt leaves what was at the output's place */
+    watch_stop(); /* an interrupt leaves a previous output file in place */
     job.vectors = reserve((size_t)(TEXT_BLOCK * job.model.size), sizeof(float));
     if (job.compare >= 0) {
         open_text_model(&job.other);

@@ -1,8 +1,9 @@
-/* shoal eval: a trained model with other kinds of attention than it was trained with. */
+/* shoal eval: evaluates a trained model with any kind of attention. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,46 +28,46 @@ static bool take_kinds(void *shared, const char *name, const char *value) {
 
 static const option_row rows[] =
     {{"attention", 0, "KINDS",
-      "kinds of attention, as shoal kinds spells them, with commas\n"
-      "between (default: the one that was trained)",
+      "kinds of attention, as in shoal kinds, separated by commas\n"
+      "(default: the one used in training)",
       TAKEN_BY(take_kinds)},
      {"data", 0, "DIR",
-      "speech: the data folder to recognise, such as DATA/test; its\n"
-      "transcripts are in the file that the training had; glue: the\n"
-      "folder, squad: dev.json (default: where the training had them)",
+      "speech: data folder to recognise, such as DATA/test, with the file\n"
+      "of transcripts used in training; glue: the folder; squad: dev.json\n"
+      "(default: the data of the training)",
       SETS_TEXT(eval_job, data)},
      {"labels", 0, "FILE",
-      "speech: the file of transcripts (default: that of the training; of\n"
-      "lf-mmi a file of phones, phones, or the words of text by --lexicon)",
+      "speech: file of transcripts (default: that of the training; for\n"
+      "lf-mmi phones, or the words of text with --lexicon)",
       SETS_TEXT(eval_job, labels)},
      {"controls", 0, NULL,
-      "speech, glue, squad: also with uniform attention, with none, and\n"
-      "clustered-1",
+      "speech, glue, squad: also evaluate uniform attention, no attention,\n"
+      "and clustered-1",
       SETS_FLAG(eval_job, controls)},
      {"beams", 0, "N",
-      "speech: prefix beam search with so many beams (default: 0, the\n"
-      "likeliest unit of each position)",
+      "speech: number of beams for prefix beam search (default: 0, the most\n"
+      "probable unit at each position)",
       SETS_INTEGER(eval_job, beams, 0, 10000)},
-     WORDS_ROWS(eval_job, words, "speech, "),
+     WORDS_ROWS(eval_job, words, "speech: "),
      {"tune", 0, "DIR",
-      "speech, words: weight and insertion are those with the fewest errors\n"
+      "speech: choose the weight and insertion with the fewest word errors\n"
       "on this data folder, such as DATA/dev (default: as given)",
       SETS_TEXT(eval_job, tune)},
      {"join", 0, "SECONDS",
-      "speech: utterances of a speaker one after another up to that\n"
-      "length; 0: each by itself (default: as in the training)",
+      "speech: concatenate utterances of a speaker up to this length;\n"
+      "0: none (default: as in the training)",
       SETS_NUMBER(eval_job, join, 0, 3600)},
-     {"cache", 0, "DIR", "speech: folder for features, as in shoal train",
+     {"cache", 0, "DIR", "speech: folder for cached features, as in shoal train",
       SETS_TEXT(eval_job, cache)},
      {"predictions", 0, "FILE",
-      "glue, squad: what the first kind predicts; squad: as its official\n"
-      "program reads it",
+      "glue, squad: write the predictions of the first kind; for squad in\n"
+      "the format of the official scorer",
       SETS_TEXT(eval_job, predictions)},
-     {"skip-bad", 0, NULL, "leave out utterances and rows that cannot be used",
+     {"skip-bad", 0, NULL, "skip utterances and rows that cannot be used",
       SETS_FLAG(eval_job, skip_bad)},
      {"batches", 0, "N",
       "copy: batches of the training's size, the same for every kind, that\n"
-      "neither training nor validation saw (default: 20)",
+      "neither training nor validation used (default: 20)",
       SETS_INTEGER(eval_job, batches, 1, 1000000)},
      THREADS_ROW(eval_job),
      ISA_ROW(eval_job),
@@ -78,21 +79,20 @@ static const option_row rows[] =
 const command_help eval_help = {
     "eval",
     "eval CHECKPOINT [options]",
-    "Evaluates a checkpoint of shoal train (the file, or the folder that holds it) with\n"
-    "each of the kinds of attention: on the same fresh data of its task, or a "
-    "recogniser\n"
-    "on the folder of --data, with its error rate and what of that is chance (95 % of\n"
-    "10000 draws of sequences), or a model of glue or squad on its dev part. With a\n"
-    "lexicon and a language model errors of words are counted, too, against the file\n"
-    "text of that folder.\n",
+    "Evaluates a checkpoint of shoal train (the file, or its folder) with each of the\n"
+    "kinds of attention: copy on new data, a recogniser on the folder of --data, with\n"
+    "its error rate and a 95 % confidence interval (bootstrap, 10000 resamples of\n"
+    "sequences), a model of glue or squad on its dev set. With a lexicon and a\n"
+    "language model, word errors are counted too, against the file text of the folder.\n",
     rows,
-    "lsh and shared-full take the queries as keys: they evaluate models that were\n"
-    "trained so (by one of the two, or with shared_qk).\n",
+    "lsh and shared-full use the queries as keys: they can only evaluate models that "
+    "were\n"
+    "trained like that (with one of the two, or with shared_qk).\n",
     "FILE"};
 
 /* ---- The tables -------------------------------------------------------------------- */
 
-/* "* kind": the row's name with a mark. */
+/* "* kind": a marked row name. */
 static void print_name(const shoal_evaluation_row *row, int width) {
     printf("%c %-*s", row->control ? '-' : row->trained ? '*' : ' ', width, row->kind);
 }
@@ -106,9 +106,12 @@ static int name_width(const shoal_evaluation *e) {
 }
 
 static void print_marks(const eval_job *job) {
-    printf("\n* the kind it was trained with%s\n",
-           job->controls ? "\n- controls: where they are not far worse, the model "
-                           "hardly uses its attention,\n  and every kind looks free"
+    printf("\n"
+           "* kind used in training%s\n",
+           job->controls ? "\n"
+                           "- controls: if they are not much worse, the model hardly "
+                           "uses attention, and the\n"
+                           "  comparison of kinds says little"
                          : "");
 }
 
@@ -129,7 +132,8 @@ static void print_copy(const shoal_evaluation *e) {
         printf(" %10.6f %9.3f %12" PRId64 "\n", row.loss, 100 * score.value, row.counted);
     }
     if (trained)
-        printf("\n* the kind it was trained with\n");
+        printf("\n"
+               "* kind used in training\n");
 }
 
 static void print_text(const eval_job *job, const shoal_evaluation *e) {
@@ -152,14 +156,14 @@ static void print_text(const eval_job *job, const shoal_evaluation *e) {
     print_marks(job);
 }
 
-/* Errors of units (0) or words (1). */
+/* Errors of units (which 0) or words (1). */
 static void print_rates(const shoal_evaluation *e, int which) {
     const int width = name_width(e);
     shoal_evaluation_row row;
     shoal_evaluation_score rate;
     printf("  %-*s %8s %17s %7s %6s %6s %6s  %s\n", width, "kind",
            which ? "words %" : "error %", "95 %", "seconds", "sub", "ins", "del",
-           "beyond the first, 95 %");
+           "minus the first, 95 %");
     for (int i = 0; shoal_evaluation_row_get(e, i, &row) == SHOAL_OK; i++) {
         shoal_evaluation_score_get(e, i, which, &rate);
         print_name(&row, width);
@@ -185,17 +189,22 @@ static void print_speech(const eval_job *job, const shoal_evaluation *e) {
         putchar('\n');
         print_rates(e, 1);
         const shoal_word_settings *settings = &info->word_settings;
-        printf(
-            "\nwords by %s\nand %s\nlanguage weight %g, insertion %g, %s%s; beam %g, "
-            "tokens %" PRId64 "; search %.4f times real time\n%" PRId64
-            " words, %.2f %% of them in no lexicon or language model\nThe text that a "
-            "language model was made from may have some of these words: that of\n"
-            "pocketsphinx-en-us is not documented. The error of units does not depend on "
-            "it.\n",
-            job->words.lexicon, job->words.lm, settings->lm_weight, settings->insertion,
-            job->tune ? "tuned on " : "not tuned", job->tune ? job->tune : "",
-            settings->beam, settings->tokens, words.seconds / info->seconds, info->words,
-            100 * (double)info->missing_words / (info->words ? (double)info->words : 1));
+        printf("\n"
+               "lexicon %s\n"
+               "language model %s\n"
+               "language weight %g, insertion %g, %s%s; beam %g, tokens %" PRId64
+               "; search %.4f times real time\n%" PRId64
+               " words, %.2f %% of them not in the lexicon or the language model\n"
+               "The training text of a language model may contain some of these "
+               "sentences; that of\n"
+               "pocketsphinx-en-us is not documented. The error of units does not depend "
+               "on it.\n",
+               job->words.lexicon, job->words.lm, settings->lm_weight,
+               settings->insertion, job->tune ? "tuned on " : "not tuned",
+               job->tune ? job->tune : "", settings->beam, settings->tokens,
+               words.seconds / info->seconds, info->words,
+               100 * (double)info->missing_words /
+                   (info->words ? (double)info->words : 1));
     }
     if (info->impossible)
         printf("\n%" PRId64 " sequences have more labels than positions\n",
@@ -240,11 +249,16 @@ int evaluate_run(const char *command, shoal_context *context, const char *path, 
     options->kinds = kinds;
     options->callbacks = show_training("");
     progress_begin(2);
-    const shoal_status status = shoal_evaluate(context, path, options, evaluation);
+    const shoal_status status =
+        shoal_evaluation_create(context, path, options, evaluation);
     progress_end();
+    if (status == SHOAL_CANCELLED)
+        return 128 + (stop_signal() ? stop_signal() : SIGTERM);
     if (status != SHOAL_OK)
         return complain_status(status,
-                               status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT,
+                               status == SHOAL_INVALID ? EXIT_USAGE
+                               : status == SHOAL_IO    ? EXIT_RESOURCES
+                                                       : EXIT_BAD_INPUT,
                                command, context);
     if (object)
         *object = json_loads(shoal_evaluation_json(*evaluation), 0, NULL);
@@ -258,16 +272,16 @@ int eval_command(int count, char **arguments) {
     int code = EXIT_OK;
     begin_command(&eval_help, count, arguments, &job);
     if (count - optind != 1)
-        die_of_usage(count == optind ? "no checkpoint was given"
-                                     : "one checkpoint at a time");
+        die_of_usage(count == optind ? "no checkpoint was given" : "give one checkpoint");
     shoal_context *context = begin_context(job.threads, job.isa);
     plan_output(job.predictions);
-    if (!(job.words.lexicon && !job.words.lm)) /* a lexicon alone: LF-MMI's */
+    if (!(job.words.lexicon && !job.words.lm)) /* LF-MMI may have a lexicon without a
+                                                  language model */
         words_wanted("eval", &job.words, &code);
     if (code != EXIT_OK || !words_take("eval", &job.words, &recogniser))
         return EXIT_USAGE;
     recogniser.beams = job.beams;
-    shoal_evaluation_options options = shoal_evaluation_defaults();
+    shoal_evaluation_options options = shoal_evaluation_options_defaults();
     options.controls = job.controls;
     options.data = job.data;
     options.skip_bad = job.skip_bad;

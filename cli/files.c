@@ -19,7 +19,7 @@ void open_standard_files(void) {
             return;
 }
 
-/* ---- Which file a path means ------------------------------------------------------- */
+/* ---- Identity of a file ------------------------------------------------------------ */
 
 static void folder_of(const char *path, char folder[PATH_MAX]) {
     const char *slash = strrchr(path, '/');
@@ -29,12 +29,12 @@ static void folder_of(const char *path, char folder[PATH_MAX]) {
         strcpy(folder, ".");
 }
 
-/* A file that is there, or the place of one that is not. */
+/* An existing file, or the place where a new one would be created. */
 typedef struct {
-    mode_t mode; /* 0: neither the file nor its folder is there */
+    mode_t mode; /* 0 if neither the file nor its folder exists */
     dev_t device;
-    ino_t inode;             /* of the file, or of the folder it would be in */
-    char name[NAME_MAX + 1]; /* there; "" of a file that is there itself */
+    ino_t inode;             /* of the file, or of the folder for a new file */
+    char name[NAME_MAX + 1]; /* name in the folder; "" for an existing file */
 } identity;
 
 static identity identity_of(const struct stat *found, const char *name) {
@@ -58,13 +58,13 @@ static identity identify(const char *path) {
                                      : (identity){0};
 }
 
-/* What is written to a device such as /dev/null or a terminal overwrites nothing. */
+/* Writing to a device such as /dev/null or a terminal overwrites nothing. */
 static bool is_same(const identity *a, const identity *b) {
     return a->mode && b->mode && !S_ISCHR(a->mode) && a->device == b->device &&
            a->inode == b->inode && strcmp(a->name, b->name) == 0;
 }
 
-/* ---- What is read and what is written ---------------------------------------------- */
+/* ---- Inputs and outputs ------------------------------------------------------------ */
 
 typedef struct {
     char *path;
@@ -74,7 +74,7 @@ typedef struct {
 
 static known_file *known;
 static int known_count;
-static int first_stdout = -1; /* standard output as it was, when an output goes there */
+static int first_stdout = -1; /* the original standard output, if an output goes there */
 static bool pipes_ignored;
 
 static known_file *remember(const char *path, bool written) {
@@ -91,7 +91,7 @@ static known_file *remember(const char *path, bool written) {
     return &known[known_count++];
 }
 
-/* Another one that is the same file, and is written where this one is not. */
+/* An earlier declaration of the same file, if one of the two is an output. */
 static const known_file *find_same(const known_file *one) {
     for (int i = 0; i < known_count; i++)
         if (&known[i] != one && (one->written || known[i].written) &&
@@ -100,7 +100,7 @@ static const known_file *find_same(const known_file *one) {
     return NULL;
 }
 
-/* Remembers the file in *one and refuses what is the same as another; an exit code. */
+/* Records the file and rejects conflicts; returns an exit code. */
 static int remember_once(const char *command, const char *path, bool writes,
                          known_file **made) {
     known_file *one = *made = remember(path, writes);
@@ -112,10 +112,14 @@ static int remember_once(const char *command, const char *path, bool writes,
     const char *read = one->written ? other->path : one->path;
     const char *written = one->written ? one->path : other->path;
     if (one->written && other->written && strcmp(one->path, other->path) == 0)
-        return complain(EXIT_USAGE, command, "two outputs would go to %s", one->path);
+        return complain(EXIT_USAGE, command,
+                        "two outputs would be written to %s; choose different names",
+                        one->path);
     if (one->written && other->written)
-        return complain(EXIT_USAGE, command, "two outputs would go to one file: %s is %s",
-                        other->path, one->path);
+        return complain(
+            EXIT_USAGE, command,
+            "two outputs would be written to one file: %s is %s; choose different names",
+            other->path, one->path);
     return complain(EXIT_USAGE, command,
                     "the output %s would overwrite the input %s; choose another name",
                     written, read);
@@ -133,12 +137,14 @@ int will_read(const char *command, const char *path) {
     known_file *one;
     const int code = remember_once(command, path, false, &one);
     if (code == EXIT_OK && S_ISREG(one->file.mode) && stdout_is(&one->file))
-        return complain(EXIT_USAGE, command,
-                        "standard output would overwrite the input %s", path);
+        return complain(
+            EXIT_USAGE, command,
+            "standard output would overwrite the input %s; redirect it to another file",
+            path);
     return code;
 }
 
-/* What else would be printed goes to stderr from here on; nowhere where that is the same
+/* Redirects further output of printf to stderr, or to /dev/null if stderr is the same
    file. */
 static void give_stdout_away(void) {
     struct stat found;
@@ -216,7 +222,7 @@ void end_as_by_pipe(void) {
 
 /* ---- Writing ----------------------------------------------------------------------- */
 
-static replacement *begun; /* and not ended */
+static replacement *begun; /* the replacement that is not yet ended */
 
 FILE *replace_begin(replacement *to, const char *path) {
     struct stat information;
@@ -240,7 +246,7 @@ FILE *replace_begin(replacement *to, const char *path) {
 
 bool replace_end(replacement *to, bool good) {
     begun = NULL;
-    if (!to->whole) { /* standard output */
+    if (!to->whole) {
         good = good && fflush(to->file) == 0 && !ferror(to->file);
         const int error = errno;
         const bool closed = fclose(to->file) == 0;

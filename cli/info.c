@@ -1,4 +1,4 @@
-/* shoal kinds and shoal info: what there is. */
+/* The commands shoal kinds and shoal info. */
 #include "command.h"
 
 static const option_row rows[] = {{"json", 0, NULL, "print a JSON object",
@@ -6,16 +6,17 @@ static const option_row rows[] = {{"json", 0, NULL, "print a JSON object",
                                   HELP_ROW,
                                   {0}};
 
-/* ---- kinds, from the library's own table ------------------------------------------ */
+/* ---- kinds ------------------------------------------------------------------------- */
 
-const command_help kinds_help =
-    {"kinds",
-     "kinds [--json]",
-     "The kinds of attention, how each is spelled with every default shown, and its\n"
-     "cost in operations for N queries and S keys of size D and values of size Dv.\n",
-     rows,
-     "Options follow the name after a colon: shoal-64:near=0,seed=7\n",
-     NULL};
+const command_help kinds_help = {
+    "kinds",
+    "kinds [--json]",
+    "Lists the kinds of attention, the full spelling of each with its defaults, and its\n"
+    "cost in operations for N queries and S keys of dimension D and values of dimension\n"
+    "Dv.\n",
+    rows,
+    "Options follow the name after a colon: shoal-64:near=0,seed=7\n",
+    NULL};
 
 int kinds_command(int count, char **arguments) {
     bool json = false;
@@ -37,24 +38,23 @@ int kinds_command(int count, char **arguments) {
     return kinds ? print_json(json_pack("{s:o}", "kinds", kinds)) : EXIT_OK;
 }
 
-/* ---- info: what this build is and what it would use here -------------------------- */
+/* ---- info -------------------------------------------------------------------------- */
 
 const command_help info_help =
     {"info",
      "info [--json]",
-     "The version, the instruction set and threads that a call would use here, and\n"
-     "what was used to build the program.\n",
+     "Prints the version, the instruction set and number of threads that a call would\n"
+     "use on this machine, and how the program was built.\n",
      rows,
      "environment:\n"
      "  SHOAL_ISA          forces an instruction set: scalar, avx2, avx512, neon\n"
-     "  OMP_NUM_THREADS    the number of threads unless --threads says another\n"
-     "  SHOAL_PROGRESS     seconds between the lines on standard error that say what a "
-     "long\n"
-     "                     command is at, where that is no terminal (default: 30; 0: "
-     "none)\n",
+     "  OMP_NUM_THREADS    default number of threads for commands without --threads\n"
+     "  SHOAL_PROGRESS     seconds between progress lines of a long command if standard "
+     "error\n"
+     "                     is not a terminal (default: 30; 0: none)\n",
      NULL};
 
-static const char blas[] = "OpenBLAS for the layers of models; attention needs none";
+static const char blas[] = "none is needed; shoal bench compares with OpenBLAS where it is installed";
 
 #if defined(__clang__)
 static const char compiler[] = __VERSION__;
@@ -66,7 +66,9 @@ static json_t *runnable(void) {
     json_t *list = json_array();
     for (int i = 0; isa_names[i]; i++) {
         shoal_context *context;
-        const shoal_options options = {.threads = 1, .isa = isa_names[i]};
+        const shoal_options options = {.size = sizeof(shoal_options),
+                                       .threads = 1,
+                                       .isa = isa_names[i]};
         if (shoal_context_create(&options, &context) == SHOAL_OK)
             json_array_append_new(list, json_string(isa_names[i]));
         shoal_context_destroy(context);

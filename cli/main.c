@@ -1,4 +1,4 @@
-/* The program: finds the subcommand and hands over. */
+/* main: finds the command and runs it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,35 +8,36 @@ const command_row commands[] =
     {{"attend", attend_command, &attend_help, "attention on arrays in .npy files", false},
      {"train", train_command, &train_help,
       "train a transformer with any kind of attention", false},
-     {"eval", eval_command, &eval_help, "a trained model with other kinds of attention",
-      false},
+     {"eval", eval_command, &eval_help,
+      "evaluate a trained model with other kinds of attention", false},
      {"recognise", recognise_command, &recognise_help,
-      "what is said in recordings, by a model of shoal train speech", false},
+      "transcripts of recordings by a model of shoal train speech", false},
      {"transcribe", transcribe_command, &transcribe_help,
-      "text of recordings, by a Whisper model", false},
+      "transcripts of recordings by a Whisper model", false},
      {"embed", embed_command, &embed_help,
-      "vectors of texts, by a BERT, RoBERTa or ModernBERT", false},
+      "vectors of texts by a BERT, RoBERTa or ModernBERT model", false},
      {"answer", answer_command, &answer_help,
-      "the answer in a text, by a model of shoal train squad", false},
-     {"similar", similar_command, &similar_help, "the texts that are nearest to one",
+      "answer a question from a text with a model of shoal train squad", false},
+     {"similar", similar_command, &similar_help, "find the texts most similar to one",
+      false},
+     {"model", model_command, &model_help, "where a model can be had, and its SHA-256",
       false},
      {"kinds", kinds_command, &kinds_help,
-      "the kinds of attention, their defaults and cost", false},
+      "kinds of attention with their defaults and costs", false},
      {"info", info_command, &info_help, "version, instruction set, threads", false},
      {"demo", demo_command, &demo_help,
-      "full against approximate attention at growing lengths", true},
+      "compare full and approximate attention at growing lengths", true},
      {"bench", bench_command, &bench_help,
-      "what each kind costs here, verified, with pictures", true},
+      "time and memory of each kind, verified, with plots", true},
      {"quality", quality_command, &quality_help,
-      "error of each kind beside its time, on real q, k, v", true},
+      "error and time of each kind on real queries, keys and values", true},
      {"wer", wer_command, &wer_help, "word error rate of each kind in a Whisper model",
       true},
      {"maps", maps_command, &maps_help,
-      "what tokens of a question weigh of a text, as pictures", true},
-     {"repro", repro_command, &repro_help,
-      "an experiment of the paper, whole and resumable", true},
-     {"plot", plot_command, &plot_help, "loss and accuracy of trainings as a picture",
+      "attention weights of a question's tokens on a text, as pictures", true},
+     {"repro", repro_command, &repro_help, "run or resume an experiment of the paper",
       true},
+     {"plot", plot_command, &plot_help, "plot loss and accuracy of training runs", true},
      {0}};
 enum { COMMANDS = sizeof commands / sizeof *commands - 1 };
 
@@ -52,9 +53,13 @@ static void print_general_help(void) {
     printf("usage: shoal COMMAND ...\n\nAttention in linear time.\n\n");
     print_commands("commands", false);
     print_commands("commands that measure", true);
-    printf("  shoal help COMMAND      what a command does, with every option\n"
-           "  shoal --version         the version\n\n"
-           "example:\n  shoal attend shoal q.npy k.npy v.npy -o out.npy\n\n%s",
+    printf("  shoal help COMMAND      description and options of a command\n"
+           "  shoal --version         version\n"
+           "\n"
+           "example:\n"
+           "  shoal attend shoal q.npy k.npy v.npy -o out.npy\n"
+           "\n"
+           "%s",
            exit_codes_help);
 }
 
@@ -67,9 +72,9 @@ static int unknown_command(const char *word) {
                  commands[i].name);
     if (near)
         return complain(EXIT_USAGE, "",
-                        "unknown command %.60s; did you mean %s? There are %s", word,
+                        "unknown command %.60s; did you mean %s? Commands: %s", word,
                         near, list);
-    return complain(EXIT_USAGE, "", "unknown command %.60s; there are %s", word, list);
+    return complain(EXIT_USAGE, "", "unknown command %.60s; commands: %s", word, list);
 }
 
 static const command_row *find_command(const char *word) {
@@ -82,7 +87,7 @@ static const command_row *find_command(const char *word) {
 static int run_help(int count, char **arguments) {
     const command_row *command = count > 1 ? find_command(arguments[1]) : NULL;
     if (count > 2)
-        return complain(EXIT_USAGE, "help", "%s is one word too many", arguments[2]);
+        return complain(EXIT_USAGE, "help", "unexpected argument %s", arguments[2]);
     if (count > 1 && !command)
         return unknown_command(arguments[1]);
     if (command)

@@ -1,6 +1,6 @@
-/* shoal _manual DIR DATE: manual pages and the shells' completions, made from the tables
-   that parse the command line. The build calls it (cmake/Program.cmake), which puts
-   completion.bash behind the tables for bash; help does not show it. */
+/* shoal _manual DIR DATE writes manual pages and shell completions from the option
+   tables. Only the build calls it (cmake/Program.cmake), which appends completion.bash
+   to the tables for bash; it is not in the help. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
@@ -10,7 +10,7 @@
 
 /* ---- Manual pages: man(7) ---------------------------------------------------------- */
 
-/* Text as troff takes it: no character means anything but itself. */
+/* Escapes text for troff. */
 static void put_text(FILE *to, const char *text, size_t length) {
     if (length > 0 && (text[0] == '.' || text[0] == '\''))
         fputs("\\&", to);
@@ -22,7 +22,10 @@ static void put_text(FILE *to, const char *text, size_t length) {
         case '^': fputs("\\(ha", to); break;
         case '~': fputs("\\(ti", to); break;
         case '\n': fputc(' ', to); break;
-        case ',': fputs(text[1] == ' ' ? "," : ",\\:", to); break; /* may break there */
+        case ',':
+            fputs(text[1] == ' ' ? "," : ",\\:", to);
+            break; /* allow a line
+                                                                      break */
         default: fputc(*text, to);
         }
 }
@@ -31,7 +34,7 @@ static void put_word(FILE *to, const char *text) {
     put_text(to, text, strlen(text));
 }
 
-/* "  TERM    what it is", or an example where nothing follows the term. */
+/* "  TERM    description", or an example if there is no description. */
 static void put_item(FILE *to, const char *line, size_t length) {
     const char *gap = memmem(line, length, "  ", 2);
     const size_t term = gap ? (size_t)(gap - line) : length;
@@ -43,8 +46,8 @@ static void put_item(FILE *to, const char *line, size_t length) {
     fputc('\n', to);
 }
 
-/* Text as the help shows it: paragraphs; "title:" alone on a line, which becomes a
-   section; and what is indented by two columns, a list. */
+/* Converts help text: paragraphs; "title:" alone on a line becomes a section; lines
+   indented by two columns become a list. */
 static void put_prose(FILE *to, const char *text) {
     bool paragraph = false;
     while (*text) {
@@ -148,7 +151,7 @@ static void put_commands(FILE *to) {
         fprintf(to, "%s%s", row == commands ? "" : " ", row->name);
 }
 
-/* What a value is, of those that can be completed: FILE, DIR, KIND, KINDS, or "". */
+/* Class of a value that can be completed: FILE, DIR, KIND, KINDS, or "". */
 static const char *value_class(const char *value) {
     return strcmp(value, "KIND") == 0 || strcmp(value, "KINDS") == 0   ? value
            : strcmp(value, "DIR") == 0                                 ? "DIR"
@@ -156,8 +159,8 @@ static const char *value_class(const char *value) {
                                                                        : "";
 }
 
-/* What an option or a command does in one line between the shell's apostrophes, where one
-   of its own is written as `apostrophe`: the help up to its details. */
+/* One-line description of an option or a command, up to its details, quoted for a shell
+   that spells an apostrophe as `apostrophe`. */
 static void put_brief(FILE *to, const char *help, const char *apostrophe) {
     static const char *const details[] = {" (", "\n(", ";", ", int32", ", ["};
     const char *end = help + strlen(help);
@@ -176,8 +179,9 @@ static void put_brief(FILE *to, const char *help, const char *apostrophe) {
 
 static void put_bash(FILE *to) {
     fputs("# Completion of shoal(1) for bash, made by the build.\n"
-          "# What the command line of command $1 may have, as `values` by option.\n"
-          "_shoal_tables() {\n    kinds='",
+          "# Words and options of command $1; `values` maps options to their values.\n"
+          "_shoal_tables() {\n"
+          "    kinds='",
           to);
     put_kinds(to);
     fputs("'\n    commands='", to);
@@ -217,8 +221,8 @@ static void put_bash(FILE *to) {
 
 /* ---- zsh --------------------------------------------------------------------------- */
 
-/* How a shell completes a value: the text around choices, and what it does for those
-   of value_class and for all others. */
+/* How a shell completes a value: the text around choices, and the action for each
+   value_class and for all other values. */
 typedef struct {
     const char *before, *after, *file, *dir, *kind, *kinds, *other;
 } actions;
@@ -239,8 +243,8 @@ static void put_action(FILE *to, const actions *shell, const char *value,
               to);
 }
 
-/* The next of the words of a line, or NULL. One that is one of several, "copy|speech",
-   becomes the list of them: *choices is NULL where it stands for files or kinds. */
+/* The next positional argument, or NULL. *choices gets the list of alternatives such as
+   "copy|speech", or NULL for files and kinds. */
 static const char *next_word(const char **words, const char *const **choices) {
     static char word[16], pieces[16];
     static const char *list[8];
@@ -294,9 +298,16 @@ static void put_zsh(FILE *to) {
         put_brief(to, row->summary, zsh_apostrophe);
         fputs("'\n", to);
     }
-    fputs("    'help:what a command does'\n    '--version:the version'\n)\n"
-          "if ((CURRENT == 2)); then\n    _describe command commands\n    return\nfi\n"
-          "shift words\n((CURRENT--))\ncase $words[1] in\n"
+    fputs("    'help:description of a command'\n"
+          "    '--version:version'\n"
+          ")\n"
+          "if ((CURRENT == 2)); then\n"
+          "    _describe command commands\n"
+          "    return\n"
+          "fi\n"
+          "shift words\n"
+          "((CURRENT--))\n"
+          "case $words[1] in\n"
           "help) _describe command commands ;;\n",
           to);
     for (const command_row *row = commands; row->name; row++) {
@@ -371,8 +382,9 @@ static void put_fish(FILE *to) {
         put_brief(to, row->summary, fish_apostrophe);
         fputs("'\n", to);
     }
-    fputs("complete -c shoal -n __fish_use_subcommand -a help -d 'what a command does'\n"
-          "complete -c shoal -n __fish_use_subcommand -l version -d 'the version'\n"
+    fputs("complete -c shoal -n __fish_use_subcommand -a help -d 'description of a "
+          "command'\n"
+          "complete -c shoal -n __fish_use_subcommand -l version -d 'version'\n"
           "complete -c shoal -n '__fish_seen_subcommand_from help' -a '",
           to);
     put_commands(to);
@@ -383,7 +395,6 @@ static void put_fish(FILE *to) {
 
 /* ---- The command ------------------------------------------------------------------- */
 
-/* Opens DIR/NAME. */
 static FILE *begin_file(const char *folder, const char *name) {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s", folder, name);

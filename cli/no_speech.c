@@ -1,9 +1,9 @@
-/* In place of the commands that need libshoal-speech, where it is not built. */
+/* Replaces the commands that need libshoal-speech if it is not built. */
 #include "command.h"
 
 #define WITHOUT                                                                          \
-    "this program was built without speech, which needs more libraries "                 \
-    "(tools/install-deps speech)"
+    "this program was built without speech; install its libraries (tools/install-deps "  \
+    "speech) and build again"
 
 static const option_row rows[] = {HELP_ROW, {0}};
 

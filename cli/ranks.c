@@ -14,31 +14,30 @@
 
 #define TEXT_OF(x) #x
 #define AS_TEXT(x) TEXT_OF(x)
-#define LIBRARY                                                                          \
-    "libshoal-mpi.so." AS_TEXT(SHOAL_VERSION_MAJOR) "." AS_TEXT(SHOAL_VERSION_MINOR)
+#define LIBRARY "libshoal-mpi.so." AS_TEXT(SHOAL_VERSION_MAJOR)
 
 static struct {
     const char *advice;
-    volatile bool begun;  /* all ranks have */
-    volatile bool ending; /* this rank ends: what happens to others is no news */
-    bool agreed;          /* all ranks know that they end */
+    volatile bool begun;  /* all ranks have started */
+    volatile bool ending; /* this rank is exiting: lost ranks are not reported */
+    bool agreed;          /* all ranks know that they will exit */
     void (*close)(shoal_transport *);
 } job;
 
-/* In a thread of the library. Files are written under another name, so that this can
-   happen at any time. */
+/* Runs in a thread of the library, at any time: files are written under a temporary
+   name. */
 static void lose(void *unused, const char *message) {
     (void)unused;
     if (job.ending)
         return;
-    complain(EXIT_RESOURCES, command_name(), "%s; this rank ends too. %s", message,
+    complain(EXIT_RESOURCES, command_name(), "%s; this rank stops too. %s", message,
              job.advice);
     writing_wait();
     _exit(EXIT_RESOURCES);
 }
 
-/* The library beside libshoal: who stands between the program and dlopen, as sanitizers
-   do, hides from it where the program looks for libraries. */
+/* Loads the library from the folder of libshoal: interposers of dlopen, such as
+   sanitizers, hide the program's search path. */
 static void *load_beside(void) {
     char path[4096];
     Dl_info own;
@@ -54,14 +53,14 @@ static void *load_beside(void) {
 
 enum { BEGIN_SECONDS = 60 };
 
-/* In a thread: the library waits without end for processes that never call MPI. */
+/* Runs in a thread, because MPI_Init waits forever for processes that never call it. */
 static void *watch_begin(void *seconds) {
     const double begun = seconds_now(), most = *(const double *)seconds;
     while (!job.begun && seconds_now() - begun < most)
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     if (!job.begun) {
         complain(EXIT_RESOURCES, command_name(),
-                 "not all processes have begun within %g s; each must run shoal %s", most,
+                 "not all processes started within %g s; each must run shoal %s", most,
                  command_name());
         _exit(EXIT_RESOURCES);
     }
@@ -79,15 +78,19 @@ shoal_transport *ranks_open(const char *variable, long size, const char *advice)
         library = load_beside();
     if (!library)
         die(EXIT_RESOURCES,
-            "%s says that several processes were started, but %s cannot be "
-            "loaded (%s); build Shoal where an MPI is installed (Debian: "
-            "libopenmpi-dev), or start one process, without a launcher",
+            "%s shows that several processes were started, but %s cannot be loaded (%s); "
+            "build Shoal with MPI installed (Debian: libopenmpi-dev), or start one "
+            "process without a launcher",
             variable, LIBRARY, dlerror());
-    open_function *open = (open_function *)(uintptr_t)dlsym(library, "shoal_mpi_open");
-    job.close = (void (*)(shoal_transport *))(uintptr_t)dlsym(library, "shoal_mpi_close");
+    open_function *open = (open_function *)(uintptr_t)dlsym(library, "shoal_mpi_create");
+    job.close =
+        (void (*)(shoal_transport *))(uintptr_t)dlsym(library, "shoal_mpi_destroy");
     if (!open || !job.close)
-        die(EXIT_RESOURCES, "%s is not of this version", LIBRARY);
-    const shoal_mpi_options options = {.patience = patience ? strtod(patience, NULL) : 0,
+        die(EXIT_RESOURCES,
+            "%s belongs to another version of Shoal; install both from one build",
+            LIBRARY);
+    const shoal_mpi_options options = {.size = sizeof(shoal_mpi_options),
+                                       .patience = patience ? strtod(patience, NULL) : 0,
                                        .lost = lose};
     static double seconds;
     pthread_t watcher;
@@ -102,8 +105,8 @@ shoal_transport *ranks_open(const char *variable, long size, const char *advice)
     job.ending = size > 0 && ranks->ranks != size;
     if (job.ending)
         die(EXIT_USAGE,
-            "%s is %ld, but %s finds %d: it was built with another MPI than "
-            "the launcher's; start the job with the mpirun of that one",
+            "%s is %ld, but %s finds %d processes: it was built with another MPI than "
+            "the launcher's; start the job with the matching mpirun",
             variable, size, LIBRARY, (int)ranks->ranks);
     if (ranks->rank > 0)
         complain_as(ranks->rank);
@@ -146,7 +149,7 @@ int ranks_threads(shoal_transport *ranks) {
     return threads > 1 ? threads : 1;
 }
 
-/* ---- What all agree about ---------------------------------------------------------- */
+/* ---- Agreement between ranks ------------------------------------------------------- */
 
 void ranks_same(shoal_transport *ranks, uint64_t digest, const char *what) {
     uint64_t *all = reserve((size_t)ranks->ranks, sizeof *all);
@@ -157,7 +160,7 @@ void ranks_same(shoal_transport *ranks, uint64_t digest, const char *what) {
         if (job.agreed && ranks->rank > 0)
             leave(EXIT_USAGE);
         if (job.agreed)
-            die(EXIT_USAGE, "rank %d has %s than the first", i, what);
+            die(EXIT_USAGE, "rank %d has %s than rank 0", i, what);
     }
     free(all);
 }

@@ -1,4 +1,5 @@
-/* shoal recognise: the units or words that a trained recogniser hears in recordings. */
+/* shoal recognise: transcripts of recordings by a trained recogniser, as units or
+   words. */
 #define _GNU_SOURCE
 #include <getopt.h>
 #include <string.h>
@@ -6,7 +7,7 @@
 #include "command.h"
 
 typedef struct {
-    int64_t threads, beams, seconds; /* seconds: of a piece; 0: by the training */
+    int64_t threads, beams, seconds; /* seconds per piece; 0 selects the default */
     int64_t nbest;
     const char *isa, *attention;
     bool json;
@@ -16,29 +17,31 @@ typedef struct {
     shoal_recogniser *recogniser;
     shoal_recogniser_info info;
     bool wants_words;
-    json_t *files; /* the results, where JSON is wanted */
+    json_t *files; /* results for --json, otherwise NULL */
 } recognise_job;
 
 static const option_row rows[] =
     {{"attention", 0, "KIND",
-      "as shoal kinds spells them (default: the one that was trained)",
+      "attention kind, as in shoal kinds (default: the one used in training)",
       SETS_TEXT(recognise_job, attention)},
      {"beams", 0, "N",
-      "prefix beam search with so many beams (default: 0, the likeliest\n"
-      "unit of each position)",
+      "number of beams for prefix beam search (default: 0, the most\n"
+      "probable unit at each position)",
       SETS_INTEGER(recognise_job, beams, 0, 10000)},
      {"piece", 0, "SECONDS",
-      "longer recordings are heard in pieces of up to so many seconds, each\n"
-      "with 2 s around it (default: 30, or what the training joined to)",
+      "process longer recordings in pieces of at most this length, each\n"
+      "with 2 s of context on both sides (default: 30, or the length to\n"
+      "which the training joined utterances)",
       SETS_INTEGER(recognise_job, seconds, 1, 3600)},
      WORDS_ROWS(recognise_job, words, ""),
-     {"nbest", 0, "N", "words: print so many strings, the best first (default: 1)",
+     {"nbest", 0, "N",
+      "number of alternatives to print with words, best first (default: 1)",
       SETS_INTEGER(recognise_job, nbest, 1, 10000)},
      THREADS_ROW(recognise_job),
      ISA_ROW(recognise_job),
      {"json", 0, NULL,
-      "print one JSON object, with the time at which each unit begins, or\n"
-      "the times of words and how far they can be trusted",
+      "print one JSON object, with the start time of each unit, or the\n"
+      "times and confidences of words",
       SETS_FLAG(recognise_job, json)},
      HELP_ROW,
      {0}};
@@ -46,11 +49,12 @@ static const option_row rows[] =
 const command_help recognise_help =
     {"recognise",
      "recognise RUN FILE... [options]",
-     "Prints what a model of shoal train speech hears in recordings: its units, a line\n"
-     "for each file. RUN is the folder of a training, or one of its models. Recordings\n"
-     "have 16 kHz or more (8 where those of the training had less than 16); each is\n"
-     "taken for one speaker, whose mean and variance are those of the whole file. With\n"
-     "a lexicon and a language model its words are searched for and printed instead.\n",
+     "Prints the units that a model of shoal train speech recognises in recordings, one\n"
+     "line per file. RUN is the folder of a training, or one of its models. Recordings\n"
+     "must have 16 kHz or more (8 kHz if the training data had less than 16). Each file "
+     "is\n"
+     "normalised as one speaker. With a lexicon and a language model, words are printed\n"
+     "instead.\n",
      rows,
      NULL,
      "FILE"};
@@ -113,11 +117,11 @@ static void show(recognise_job *job, const char *path, const shoal_recognition *
         }
         fflush(stdout);
     } else {
-        const bool letters = job->info.characters != 0;
+        const bool letters = job->info.unit_type != 0;
         printf("%s:%s", path, letters ? " " : "");
         for (int64_t i = 0; i < heard->count; i++) {
             const char *unit = heard->units[i].text;
-            const bool begins = *unit == '_'; /* a word, or the space before it */
+            const bool begins = *unit == '_'; /* start of a word */
             if (letters)
                 printf("%s%s", begins && (i > 0 || !unit[1]) ? " " : "", unit + begins);
             else
@@ -143,7 +147,8 @@ static int open_recogniser(recognise_job *job, const char *path) {
     options.words.confidence = job->json;
     const shoal_status status =
         shoal_recogniser_open(job->context, path, &options, &job->recogniser);
-    job->info = shoal_recogniser_describe(job->recogniser);
+    if (status == SHOAL_OK)
+        job->info = *shoal_recogniser_describe(job->recogniser);
     return status == SHOAL_OK
                ? EXIT_OK
                : complain_status(status,
@@ -151,7 +156,7 @@ static int open_recogniser(recognise_job *job, const char *path) {
                                  "recognise", job->context);
 }
 
-/* A file that cannot be heard is named, and the others are heard. */
+/* A file that cannot be read is reported, and the others are processed. */
 static int hear_files(recognise_job *job, int count, char **paths) {
     int worst = EXIT_OK;
     for (int i = 0; i < count; i++) {
@@ -176,7 +181,7 @@ static int hear_files(recognise_job *job, int count, char **paths) {
 static int run(recognise_job *job, int count, char **words) {
     if (count < 2)
         return complain(EXIT_USAGE, "recognise", "%s; usage: shoal %s",
-                        count ? "no file was given" : "no model was given",
+                        count ? "no file was given" : "no run was given",
                         recognise_help.usage);
     int code = open_context("recognise", (int)job->threads, job->isa, &job->context);
     if (code != EXIT_OK)

@@ -1,4 +1,4 @@
-/* shoal similar: the texts of a file that are nearest to some. */
+/* shoal similar: the texts of a file that are most similar to given texts. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <math.h>
@@ -9,7 +9,7 @@
 
 enum { MOST_FOUND = 10000 };
 
-/* A text that may be among the nearest. */
+/* A candidate among the nearest texts. */
 typedef struct {
     double score;
     int64_t line;
@@ -35,33 +35,34 @@ typedef struct {
 } similar_job;
 
 static const option_row rows[] =
-    {{"in", 'i', "FILE", "texts to look in, one per line; - is standard input",
+    {{"in", 'i', "FILE", "texts to search, one per line; - is standard input",
       SETS_TEXT(similar_job, path)},
      {"vectors", 0, "FILE",
-      "vectors of these texts, as shoal embed -o wrote them with the same\n"
-      "options: the texts are not embedded again; without --in only\n"
-      "their numbers are printed",
+      "vectors of these texts, written by shoal embed -o with the same\n"
+      "options, so that the texts are not embedded again; without --in\n"
+      "only line numbers are printed",
       SETS_TEXT(similar_job, vectors_path)},
-     {"count", 'n', "N", "how many of the nearest, 1 to 10000 (default: 10)",
+     {"count", 'n', "N", "number of texts to print, 1 to 10000 (default: 10)",
       SETS_INTEGER(similar_job, most, 1, MOST_FOUND)},
      {"question-prefix", 0, "TEXT",
-      "put before the question, where that is another than the texts'\n"
+      "prefix of the question, if it differs from that of the texts\n"
       "(default: that of --prefix)",
       SETS_TEXT(similar_job, question_prefix)},
      TEXT_MODEL_ROWS(similar_job),
-     {"json", 0, NULL, "a JSON object instead of lines", SETS_FLAG(similar_job, json)},
+     {"json", 0, NULL, "print a JSON object instead of lines",
+      SETS_FLAG(similar_job, json)},
      HELP_ROW,
      {0}};
 
-const command_help similar_help = {
-    "similar",
-    "similar TEXT... --in FILE --model DIR [options]",
-    "The texts of FILE that are nearest to TEXT by the cosine of their vectors: score,\n"
-    "line and text, the nearest first. With several TEXT, which are looked for at once,\n"
-    "each line begins with the number of its TEXT.\n",
-    rows,
-    NULL,
-    "TEXT"};
+const command_help similar_help =
+    {"similar",
+     "similar TEXT... --in FILE --model DIR [options]",
+     "Prints the texts of FILE whose vectors have the largest cosine with that of TEXT:\n"
+     "score, line number and text, best first. With several TEXT arguments, which are\n"
+     "searched for together, each line begins with the number of its TEXT.\n",
+     rows,
+     NULL,
+     "TEXT"};
 
 /* ---- The nearest ------------------------------------------------------------------- */
 
@@ -75,7 +76,7 @@ static double cosine(int64_t size, const float *a, const float *b) {
     return left > 0 && right > 0 ? both / sqrt(left * right) : 0;
 }
 
-/* Among equals the earlier text is the nearer. */
+/* On ties the earlier text is first. */
 static void keep(question *asked, int64_t most, double score, int64_t line,
                  const char *text) {
     int64_t at = asked->count;
@@ -94,7 +95,7 @@ static void keep(question *asked, int64_t most, double score, int64_t line,
     asked->count++;
 }
 
-/* A text with this vector, for all questions. */
+/* Compares one text with all questions. */
 static void compare(similar_job *job, const float *vector, int64_t line,
                     const char *text) {
     for (int i = 0; i < job->asked; i++)
@@ -110,7 +111,8 @@ static void look_everywhere(similar_job *job) {
     if (job->vectors_path) {
         demand(shoal_array_read(job->model.context, job->vectors_path, &known),
                EXIT_BAD_INPUT);
-        if (known.dtype != SHOAL_FLOAT32 || known.rank != 2 || known.shape[1] != size)
+        if (known.dtype != SHOAL_DTYPE_FLOAT32 || known.dimensions != 2 ||
+            known.shape[1] != size)
             die(EXIT_BAD_INPUT,
                 "%s must be float32 [texts, %" PRId64 "], as shoal embed writes it with "
                 "this model",
@@ -136,7 +138,8 @@ static void look_everywhere(similar_job *job) {
     }
     if (known.data && job->path && source->first + source->count != known.shape[0])
         die(EXIT_BAD_INPUT,
-            "%s has %" PRId64 " vectors, and %s %s texts: they must be of the same file",
+            "%s has %" PRId64
+            " vectors, and %s %s texts: they must be made from the same file",
             job->vectors_path, known.shape[0], job->path,
             source->count ? "more" : "fewer");
     free(block);
@@ -145,12 +148,13 @@ static void look_everywhere(similar_job *job) {
 
 /* ---- The command ------------------------------------------------------------------- */
 
-/* Controls are spelled: they would break the line, or talk to the terminal. */
+/* Prints control characters as escapes, so that they neither break the line nor reach
+   the terminal. */
 static void print_line(const found_text *one) {
     printf("%.4f\t%" PRId64 "\t", one->score, one->line);
     for (const char *at = one->text; *at; at++) {
         const unsigned char c = (unsigned char)*at, next = (unsigned char)at[1];
-        const bool pair = c == 0xc2 && next >= 0x80 && next < 0xa0; /* U+0080 and on */
+        const bool pair = c == 0xc2 && next >= 0x80 && next < 0xa0; /* U+0080 to U+009F */
         if (c == '\n' || c == '\t')
             printf("\\%c", c == '\n' ? 'n' : 't');
         else if (c < ' ' || c == 0x7f || pair)
@@ -199,7 +203,7 @@ int similar_command(int count, char **arguments) {
     if (job.asked == 0)
         die_of_usage("no text was given");
     if (!job.path && !job.vectors_path)
-        die(EXIT_USAGE, "no texts to look in; give --in FILE");
+        die(EXIT_USAGE, "no texts to search; give --in FILE");
     open_text_model(&job.model);
     const char *prefix = job.question_prefix ? job.question_prefix : job.source.prefix;
     job.questions = reserve_zeros((size_t)job.asked, sizeof *job.questions);

@@ -11,11 +11,11 @@ bool words_wanted(const char *command, const words_options *options, int *code) 
     if (options->lexicon || options->lm || more)
         *code = complain(EXIT_USAGE, command,
                          "words need both --lexicon and --lm; Debian's package "
-                         "pocketsphinx-en-us has English ones");
+                         "pocketsphinx-en-us has both for English");
     return false;
 }
 
-/* Into *value where the text is there. */
+/* Sets *value if the text is not NULL. */
 static bool take_number(const char *command, const char *name, const char *text,
                         double min, double max, double *value) {
     return !text || parse_number(command, name, text, min, max, value);
@@ -23,7 +23,7 @@ static bool take_number(const char *command, const char *name, const char *text,
 
 bool words_take(const char *command, const words_options *options,
                 shoal_recogniser_options *taken) {
-    *taken = shoal_recogniser_defaults();
+    *taken = shoal_recogniser_options_defaults();
     taken->lexicon = options->lexicon;
     taken->lm = options->lm;
     if (options->tokens > 0)

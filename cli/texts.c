@@ -1,4 +1,4 @@
-/* Texts out of files, block by block, and the model that turns them into vectors. */
+/* Texts from files, block by block, and the model that turns them into vectors. */
 #define _GNU_SOURCE
 #include "texts.h"
 
@@ -12,10 +12,10 @@
 #include <utf8proc.h>
 
 enum {
-    LARGEST_TEXT = 1 << 24, /* bytes, as shoal_text allows */
+    LARGEST_TEXT = 1 << 24, /* bytes, the limit of shoal_text */
     BLOCK_BYTES = 1 << 22,
     INPUT_BYTES = 1 << 16,
-    LOOK_MS = 200 /* how often a signal is looked for while waiting for input */
+    LOOK_MS = 200 /* polling interval for signals while waiting for input */
 };
 
 const char *const long_names[] = {"windows", "cut", "stretch", NULL};
@@ -53,8 +53,8 @@ static void append(text_source *s, const char *text, size_t size) {
     s->bytes[s->used] = 0;
 }
 
-/* More input, or none at the file's end. A signal that was noted ends the waiting: nobody
-   may ever write into a pipe. */
+/* Reads more input; leaves none at the end of the file. A recorded signal ends the
+   wait, because nothing may ever be written to a pipe. */
 static void refill(text_source *s) {
     struct pollfd wait = {.fd = s->file, .events = POLLIN};
     ssize_t count = -1;
@@ -65,15 +65,15 @@ static void refill(text_source *s) {
             continue;
         count = read(s->file, s->input, INPUT_BYTES);
         if (count < 0 && errno != EINTR && errno != EAGAIN)
-            die(EXIT_BAD_INPUT, "%s cannot be read: %s", path_of(s, s->next - 1),
+            die(EXIT_BAD_INPUT, "%s: cannot read it: %s", path_of(s, s->next - 1),
                 strerror(errno));
     }
     s->input_at = 0;
     s->input_count = (size_t)count;
 }
 
-/* Reads up to the end of a line, or of the file where it is one text, behind what is in
-   the block. Returns whether there was anything. */
+/* Appends a line, or a whole file with `whole`, to the block. Returns false at the end
+   of the file. */
 static bool read_text(text_source *s) {
     const size_t begin = s->used;
     bool got = false;
@@ -89,7 +89,7 @@ static bool read_text(text_source *s) {
         make_room(s, 2);
         s->bytes[s->used++] = (char)c;
         if (s->used - begin > LARGEST_TEXT)
-            refuse_line(s, "is longer than 16 MiB; cut it into several");
+            refuse_line(s, "is longer than 16 MiB; split it");
     }
     if (got && !s->whole && s->used > begin && s->bytes[s->used - 1] == '\r')
         s->used--;
@@ -104,15 +104,14 @@ static void check_letters(const text_source *s, size_t begin) {
         const ptrdiff_t bytes = utf8proc_iterate((const unsigned char *)s->bytes + at,
                                                  (utf8proc_ssize_t)(s->used - at),
                                                  &letter);
-        snprintf(what, sizeof what, "is not UTF-8: byte %zu cannot be read",
-                 at - begin + 1);
+        snprintf(what, sizeof what, "is not UTF-8: byte %zu is invalid", at - begin + 1);
         if (bytes <= 0)
             refuse_line(s, what);
         at += (size_t)bytes;
     }
 }
 
-/* Puts the field's text in the place of the JSON from `begin` on. */
+/* Replaces the JSON from `begin` on by the text of the field. */
 static void take_field(text_source *s, size_t begin) {
     json_error_t error;
     json_t *root = json_loadb(s->bytes + begin, s->used - begin, 0, &error);
@@ -121,7 +120,7 @@ static void take_field(text_source *s, size_t begin) {
     if (!root)
         snprintf(what, sizeof what, "is not a JSON object: %s", error.text);
     else if (json_is_object(root))
-        snprintf(what, sizeof what, "has no text in the field %.64s", s->field);
+        snprintf(what, sizeof what, "has no string in the field %.64s", s->field);
     if (!json_is_string(value))
         refuse_line(s, what);
     s->used = begin;
@@ -137,7 +136,7 @@ static void close_file(text_source *s) {
     s->open = false;
 }
 
-/* One more text in the block, or the end of the file. */
+/* Adds one text to the block, or closes the file at its end. */
 static void read_one(text_source *s) {
     const size_t start = s->used;
     append(s, s->prefix ? s->prefix : "", s->prefix ? strlen(s->prefix) : 0);
@@ -146,7 +145,7 @@ static void read_one(text_source *s) {
     s->line++;
     const bool got = read_text(s);
     if (got) {
-        /* A byte order mark says how a file is written, and is no part of its text. */
+        /* A byte order mark is not part of the text. */
         if (s->line == 1 && s->used - begin >= 3 &&
             memcmp(s->bytes + begin, "\xef\xbb\xbf", 3) == 0) {
             s->used -= 3;
@@ -193,7 +192,7 @@ void texts_next(text_source *s) {
                                              : open(path, O_RDONLY | O_CLOEXEC);
             s->open = s->file >= 0;
             if (!s->open)
-                die(EXIT_BAD_INPUT, "%s cannot be read: %s", path, strerror(errno));
+                die(EXIT_BAD_INPUT, "%s: cannot read it: %s", path, strerror(errno));
         }
         read_one(s);
     }
@@ -215,18 +214,19 @@ void texts_close(text_source *s) {
 
 void open_text_model(text_model *model) {
     if (!model->folder || !*model->folder)
-        die(EXIT_USAGE, "no model; give --model DIR or set SHOAL_TEXT_MODEL. DIR is a "
-                        "folder as Hugging Face publishes them, such as "
-                        "sentence-transformers/all-MiniLM-L6-v2: config.json, "
-                        "tokenizer.json, modules.json, 1_Pooling and model.safetensors "
-                        "(91 MB)");
-    const shoal_text_options options = {.attention = model->attention,
-                                        .rows = model->rows,
-                                        .window = model->window,
-                                        .stride = model->stride,
-                                        .long_texts = model->long_texts,
-                                        .pooling = model->pooling,
-                                        .normalize = model->normalize,
+        die(EXIT_USAGE,
+            "no model; give --model DIR or set SHOAL_TEXT_MODEL. DIR is a Hugging Face "
+            "folder, such as sentence-transformers/all-MiniLM-L6-v2 (91 MB), with "
+            "config.json, tokenizer.json, modules.json, 1_Pooling and model.safetensors");
+    const shoal_text_encoder_options options = {.size =
+                                                    sizeof(shoal_text_encoder_options),
+                                                .attention = model->attention,
+                                                .rows = model->rows,
+                                                .window = model->window,
+                                                .stride = model->stride,
+                                                .long_texts = model->long_texts,
+                                                .pooling = model->pooling,
+                                                .normalize = model->normalize,
                                         .precision = model->exact
                                                          ? SHOAL_PRECISION_FLOAT32
                                                          : model->precision};
@@ -237,14 +237,14 @@ void open_text_model(text_model *model) {
         shoal_text_encoder_open(model->context, model->folder, &options, &model->encoder);
     progress_end();
     demand(status, status == SHOAL_INVALID ? EXIT_USAGE : EXIT_BAD_INPUT);
-    model->size = shoal_text_encoder_info(model->encoder)->size;
+    model->size = shoal_text_encoder_describe(model->encoder)->width;
 }
 
 void embed_block(text_model *model, const text_source *source, float *vectors) {
     const shoal_status status = shoal_text_encoder_embed(model->encoder, source->count,
                                                          source->texts, source->sizes,
                                                          vectors);
-    int64_t number; /* of the text that the message is about */
+    int64_t number; /* index of the text that the message is about */
     int length = 0;
     const char *message = shoal_context_message(model->context);
     if (status == SHOAL_INVALID &&

@@ -1,4 +1,4 @@
-/* The model of embed and similar, which turns texts out of files into vectors. */
+/* The model of embed and similar, which turns texts from files into vectors. */
 #ifndef SHOAL_CLI_TEXTS_H
 #define SHOAL_CLI_TEXTS_H
 
@@ -12,7 +12,7 @@ typedef struct {
     bool normalize, exact;
     shoal_context *context;
     shoal_text_encoder *encoder;
-    int64_t size; /* of a vector */
+    int64_t size; /* dimension of a vector */
 } text_model;
 
 extern const char *const long_names[], *const pooling_names[];
@@ -26,41 +26,40 @@ enum { ROWS_MOST = 1 << 22 };
      "SHOAL_MODEL)",                                                                     \
      SETS_TEXT(job, model.folder)},                                                      \
         {"attention", 'a', "KIND",                                                       \
-         "attention, as shoal kinds spells it; in ModernBERT that of the\n"              \
+         "attention kind, as in shoal kinds; for ModernBERT that of the\n"               \
          "global layers (default: full)",                                                \
          SETS_TEXT(job, model.attention)},                                               \
         {"long", 0, "HOW",                                                               \
-         "what longer texts than the window become: windows that\n"                      \
-         "overlap, cut or stretch (positions interpolated)\n"                            \
-         "(default: windows)",                                                           \
+         "texts longer than a window: windows (overlapping), cut, or\n"                  \
+         "stretch (interpolated positions) (default: windows)",                          \
          SETS_CHOICE(job, model.long_texts, long_names)},                                \
-        {"window", 0, "W", "tokens of a window (default: 0, all that the model has)",    \
+        {"window", 0, "W", "tokens per window (default: 0, the maximum of the model)",   \
          SETS_INTEGER(job, model.window, 0, ROWS_MOST)},                                 \
         {"stride", 0, "S",                                                               \
          "tokens from one window to the next (default: 0, half a window)",               \
          SETS_INTEGER(job, model.stride, 0, ROWS_MOST)},                                 \
         {"pooling", 0, "HOW",                                                            \
-         "own (as the folder says), mean, first or max of a text's rows\n"               \
-         "(default: own)",                                                               \
+         "pooling of token vectors: own (as the folder specifies), mean,\n"              \
+         "first or max (default: own)",                                                  \
          SETS_CHOICE(job, model.pooling, pooling_names)},                                \
         {"prefix", 0, "TEXT",                                                            \
-         "put before every text, such as \"query: \" (default: nothing)",                \
+         "text put before every text, such as \"query: \" (default: none)",              \
          SETS_TEXT(job, source.prefix)},                                                 \
-        {"field", 0, "NAME", "lines are JSON objects, of which this string is the text", \
+        {"field", 0, "NAME", "lines are JSON objects; this string member is the text",   \
          SETS_TEXT(job, source.field)},                                                  \
-        {"whole", 0, NULL, "a file is one text, and not a text per line",                \
+        {"whole", 0, NULL, "treat each file as one text instead of one text per line",   \
          SETS_FLAG(job, source.whole)},                                                  \
         {"rows", 0, "R",                                                                 \
-         "tokens that are worked on at once (default: 0, which is 2048,\n"               \
-         "4096 for stretch, or one window); a stretched text has no more",               \
+         "tokens per batch (default: 0, which means 2048, 4096 for stretch,\n"           \
+         "or one window); also the maximum length of a stretched text",                  \
          SETS_INTEGER(job, model.rows, 0, ROWS_MOST)},                                   \
         PRECISION_ROW(job, model.precision), EXACT_ROW(job, model.exact),                \
         THREADS_ROW_AT(job, model.threads), ISA_ROW_AT(job, model.isa)
 
-/* Both die where they fail. */
+/* Both exit on failure. */
 void open_text_model(text_model *model);
 
-/* Vectors [source->count][size] of the block. */
+/* vectors [source->count][size] */
 void embed_block(text_model *model, const text_source *source, float *vectors);
 
 #endif

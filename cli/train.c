@@ -1,4 +1,4 @@
-/* shoal train: the command line, and what it shares with shoal repro. */
+/* shoal train: the command line, and functions shared with shoal repro. */
 #define _GNU_SOURCE
 #include "train.h"
 
@@ -17,7 +17,7 @@ enum { DEFAULT_SAVE = 60 };
 
 /* ---- Settings ---------------------------------------------------------------------- */
 
-/* A field of any task. */
+/* Finds a field of any task. */
 static const shoal_field *find_field(const char *name) {
     const shoal_field *found = NULL;
     for (int i = 0; shoal_task_name(i) && !found; i++)
@@ -35,22 +35,22 @@ static int refuse_field(const train_settings *settings, const char *name) {
             if (count < 256)
                 names[count++] = field->name;
     const char *near = closest_name(name, names, count, sizeof *names);
-    return complain(settings->file ? EXIT_BAD_INPUT : EXIT_USAGE, settings->command,
-                    near ? "%s%sthere is no field \"%s\"; did you mean %s?"
-                         : "%s%sthere is no field \"%s\"; shoal train %s --print-config "
-                           "shows all",
-                    settings->file ? settings->file : "", settings->file ? ": " : "",
-                    name,
-                    near             ? near
-                    : settings->task ? settings->task
-                                     : "TASK");
+    return complain(
+        settings->file ? EXIT_BAD_INPUT : EXIT_USAGE, settings->command,
+        near ? "%s%sthere is no field \"%s\"; did you mean %s?"
+             : "%s%sthere is no field \"%s\"; shoal train %s --print-config lists all",
+        settings->file ? settings->file : "", settings->file ? ": " : "", name,
+        near             ? near
+        : settings->task ? settings->task
+                         : "TASK");
 }
 
 int settings_add(train_settings *settings, const char *name, const char *text) {
     if (!find_field(name))
         return refuse_field(settings, name);
     if (settings->count == TRAIN_SETTINGS)
-        return complain(EXIT_USAGE, settings->command, "more than %d settings",
+        return complain(EXIT_USAGE, settings->command,
+                        "more than %d settings; combine them in a file for --config",
                         TRAIN_SETTINGS);
     if (strlen(text) >= SHOAL_VALUE_SIZE)
         return complain(EXIT_USAGE, settings->command, "%s: \"%.40s...\" is too long",
@@ -80,7 +80,7 @@ int settings_add_pair(train_settings *settings, const char *pair) {
     return settings_add(settings, name, pair + length + 1);
 }
 
-/* A number, boolean or string as the text that a flag would have. */
+/* Converts a number, boolean or string to the text of an option. */
 static bool value_text(const json_t *value, char *text, size_t size) {
     if (json_is_string(value))
         return (size_t)snprintf(text, size, "%s", json_string_value(value)) < size;
@@ -105,13 +105,13 @@ int settings_add_file(train_settings *settings, const char *path) {
     settings->file = path;
     if (!json_is_object(object))
         code = complain(EXIT_BAD_INPUT, settings->command,
-                        "%s: it must be one object of fields", path);
+                        "%s: it must contain one JSON object of fields", path);
     json_object_foreach(object, key, value) {
         char text[SHOAL_VALUE_SIZE];
         if (!value_text(value, text, sizeof text))
             code = complain(EXIT_BAD_INPUT, settings->command,
-                            "%s: %s must be a number, a truth or a short string", path,
-                            key);
+                            "%s: %s must be a number, true, false or a short string",
+                            path, key);
         else
             code = settings_add(settings, key, text);
         if (code != EXIT_OK)
@@ -177,28 +177,28 @@ static void show_step(const char *label, const shoal_train_progress *at) {
 static void show_progress(void *user, const shoal_train_progress *at) {
     const char *label = user;
     switch (at->event) {
-    case SHOAL_AT_DATA:
+    case SHOAL_TRAIN_EVENT_DATA:
         progress_begin(1);
         progress_say("features of %s: %" PRId64 " of %" PRId64, at->what, at->done,
                      at->all);
         break;
-    case SHOAL_AT_BEGINNING:
+    case SHOAL_TRAIN_EVENT_BEGINNING:
         progress_begin(1);
-        progress_say("%sthe first step", label);
+        progress_say("%sfirst step", label);
         break;
-    case SHOAL_AT_TEST:
+    case SHOAL_TRAIN_EVENT_TEST:
         progress_begin(1);
         progress_say("%stesting", label);
         break;
-    case SHOAL_AT_STEP:
-    case SHOAL_AT_VALIDATION:
+    case SHOAL_TRAIN_EVENT_STEP:
+    case SHOAL_TRAIN_EVENT_VALIDATION:
         progress_begin(1); /* a message may have ended it */
         show_step(label, at);
         break;
-    case SHOAL_AT_SAVING: writing_begin(); break;
-    case SHOAL_AT_SAVED: writing_end(); break;
-    case SHOAL_AT_END: progress_end(); break;
-    case SHOAL_AT_EVALUATION:
+    case SHOAL_TRAIN_EVENT_SAVING: writing_begin(); break;
+    case SHOAL_TRAIN_EVENT_SAVED: writing_end(); break;
+    case SHOAL_TRAIN_EVENT_END: progress_end(); break;
+    case SHOAL_TRAIN_EVENT_EVALUATION:
         progress_begin(2);
         if (at->all)
             progress_say("%s, %" PRId64 " of %" PRId64, at->what, at->done, at->all);
@@ -210,7 +210,7 @@ static void show_progress(void *user, const shoal_train_progress *at) {
 
 static void show_message(void *user, const char *text) {
     (void)user;
-    if (*text == ' ') /* goes on with the line before */
+    if (*text == ' ') /* continues the previous line */
         tell("%s", text);
     else
         complain(EXIT_OK, command_name(), "%s", text);
@@ -222,17 +222,17 @@ static int is_cancelled(void *user) {
 }
 
 shoal_train_callbacks show_training(const char *label) {
-    return (shoal_train_callbacks){.user = (char *)label, /* only read */
+    return (shoal_train_callbacks){.user = (char *)label, /* not modified */
                                    .progress = show_progress,
                                    .message = show_message,
                                    .cancelled = is_cancelled};
 }
 
 int train_go(train_run *run, shoal_context *context) {
-    static const int codes[] = {[SHOAL_CAUSE_NONE] = EXIT_OK,
-                                [SHOAL_CAUSE_SETTINGS] = EXIT_USAGE,
-                                [SHOAL_CAUSE_INPUT] = EXIT_BAD_INPUT,
-                                [SHOAL_CAUSE_OUTPUT] = EXIT_RESOURCES};
+    static const int codes[] = {[SHOAL_RUN_CAUSE_NONE] = EXIT_OK,
+                                [SHOAL_RUN_CAUSE_SETTINGS] = EXIT_USAGE,
+                                [SHOAL_RUN_CAUSE_INPUT] = EXIT_BAD_INPUT,
+                                [SHOAL_RUN_CAUSE_OUTPUT] = EXIT_RESOURCES};
     shoal_setting said[TRAIN_SETTINGS];
     shoal_run_options *options = &run->options;
     for (int i = 0; i < run->settings->count; i++)
@@ -269,11 +269,11 @@ typedef struct {
     shoal_transport *ranks;
     const char *isa, *cache, *preset, *data, *dev, *model, *lexicon;
     bool json, print_config, skip_bad, resume;
-    bool files;     /* the options are gone through for --config alone */
-    int files_code; /* what became of its files */
+    bool files;     /* first pass: only --config is processed */
+    int files_code; /* exit code of the first pass */
 } train_job;
 
-/* Files first, so that flags win wherever they stand. */
+/* Files are read first, so that flags win in any position. */
 static bool take_config(void *shared, const char *name, const char *value) {
     train_job *job = shared;
     (void)name;
@@ -296,86 +296,93 @@ static bool take_pair(void *shared, const char *name, const char *value) {
 }
 
 static const option_row rows[] = {
-    {"attention", 0, "KIND", "as shoal kinds spells them (default: full)",
+    {"attention", 0, "KIND", "attention kind, as in shoal kinds (default: full)",
      TAKEN_BY(take_field)},
-    {"length", 0, "L", "copy: symbols of w in 0w0w, 2 L + 2 positions (default: 31)",
+    {"length", 0, "L",
+     "copy: symbols of w in 0w0w; a sequence has 2 L + 2 positions\n"
+     "(default: 31)",
      TAKEN_BY(take_field)},
     {"labels", 0, "FILE",
-     "speech: the file of transcripts in the data folders\n(default: text)",
+     "speech: name of the transcript file in the data folders\n"
+     "(default: text)",
      TAKEN_BY(take_field)},
     {"loss", 0, "NAME", "speech: ctc or lf-mmi (default: ctc)", TAKEN_BY(take_field)},
     {"lexicon", 0, "FILE",
-     "speech, lf-mmi: the words' phones, as Kaldi or CMUdict keep them;\n"
-     "several with commas between",
+     "speech, lf-mmi: pronunciation lexicon in the format of Kaldi or\n"
+     "CMUdict; several files separated by commas",
      SETS_TEXT(train_job, lexicon)},
     {"units", 0, "NAME",
-     "speech: words, characters or subwords of that file (default: auto,\n"
-     "characters of text, words of another file and with lf-mmi)",
+     "speech: words, characters or subwords of the transcripts (default:\n"
+     "auto, which means characters for text, words for another file and\n"
+     "for lf-mmi)",
      TAKEN_BY(take_field)},
     {"preset", 0, "NAME",
-     "speech: default, what learns from hours of speech on two cores;\n"
-     "or paper (default: default)",
+     "speech: default, for hours of speech on two cores, or paper\n"
+     "(default: default)",
      SETS_TEXT(train_job, preset)},
     {"join", 0, "SECONDS",
-     "speech: utterances of a speaker one after another up to that\n"
-     "length (default: 0, each alone)",
+     "speech: concatenate utterances of a speaker up to this length\n"
+     "(default: 0, none)",
      TAKEN_BY(take_field)},
-    {"data", 0, "FILE", "glue: the folder with a folder for each task; squad: train.json",
+    {"data", 0, "FILE", "glue: folder with one folder per task; squad: train.json",
      SETS_TEXT(train_job, data)},
     {"dev", 0, "FILE", "squad: dev.json", SETS_TEXT(train_job, dev)},
     {"model", 'm', "DIR",
-     "glue, squad: Hugging Face folder of a BERT or RoBERTa to begin\nwith",
+     "glue, squad: Hugging Face folder of the BERT or RoBERTa to start\n"
+     "from",
      SETS_TEXT(train_job, model)},
     {"epochs", 0, "N",
-     "times through the data (default: 25 for speech, 4 for glue, 2 for\n"
+     "passes over the data (default: 25 for speech, 4 for glue, 2 for\n"
      "squad)",
      TAKEN_BY(take_field)},
     {"from", 0, "RUN",
-     "begin with the weights of another run, its best unless a file of it\n"
-     "is named; the optimizer begins afresh",
+     "start from the best weights of another run, or from a file in it;\n"
+     "the state of the optimizer is not copied",
      SETS_TEXT(train_job, run.options.from)},
     {"cache", 0, "DIR",
      "speech: folder for features, which are computed once\n"
-     "(default: shoal in the user's folder of caches)",
+     "(default: shoal in the user's cache folder)",
      SETS_TEXT(train_job, cache)},
-    {"skip-bad", 0, NULL, "leave out utterances and rows that cannot be used",
+    {"skip-bad", 0, NULL, "skip utterances and rows that cannot be used",
      SETS_FLAG(train_job, skip_bad)},
     {"layers", 0, "N", "encoder layers (default: 4)", TAKEN_BY(take_field)},
     {"steps", 0, "N",
-     "steps in all (default: 5000 for copy, else 0: as many as the\n"
-     "epochs have)",
+     "total number of steps (default: 5000 for copy; otherwise 0, as many\n"
+     "as the epochs need)",
      TAKEN_BY(take_field)},
     {"batch", 0, "N",
-     "sequences of a step, for speech at most (default: 32; 64 for\n"
+     "sequences per step, for speech at most (default: 32; 64 for\n"
      "speech, 16 for squad)",
      TAKEN_BY(take_field)},
     {"learning-rate", 0, "X",
-     "(default: 0.0002); speech: 0.0015, with lf-mmi 0.001; glue,\nsquad: 0.0001",
+     "learning rate (default: 0.0002; speech 0.0015, with lf-mmi 0.001;\n"
+     "glue and squad 0.0001)",
      TAKEN_BY(take_field)},
-    {"seed", 0, "S", "of weights, data and dropout (default: 1)", TAKEN_BY(take_field)},
-    {"config", 0, "FILE", "an object of fields, as --print-config writes it; flags win",
+    {"seed", 0, "S", "seed of weights, data and dropout (default: 1)",
+     TAKEN_BY(take_field)},
+    {"config", 0, "FILE", "JSON object of fields, as --print-config prints it; flags win",
      TAKEN_BY(take_config), .repeats = true},
-    {"set", 0, "KEY=VALUE", "any field; may be repeated", TAKEN_BY(take_pair)},
-    {"print-config", 0, NULL, "print the whole configuration as JSON and stop",
+    {"set", 0, "KEY=VALUE", "set any field; may be repeated", TAKEN_BY(take_pair)},
+    {"print-config", 0, NULL, "print the complete configuration as JSON and exit",
      SETS_FLAG(train_job, print_config)},
     {"out", 'o', "DIR",
      "folder for " SHOAL_RUN_CHECKPOINT " and " SHOAL_RUN_LOG ";\n"
-     "made if it is missing",
+     "created if it is missing",
      SETS_TEXT(train_job, run.options.folder)},
     {"resume", 0, NULL,
-     "go on from the checkpoint in the folder, or begin where there is\n"
-     "none; the configuration is the checkpoint's, --steps may differ",
+     "continue from the checkpoint in the folder, or start if there is\n"
+     "none; the configuration is the checkpoint's, except --steps",
      SETS_FLAG(train_job, resume)},
     {"save-seconds", 0, "S",
      "seconds between checkpoints; 0: after every step (default: 60)",
      SETS_INTEGER(train_job, save_seconds, 0, 1000000)},
     {"average-every", 0, "K",
-     "under mpirun: ranks step alone, and every K steps their weights\n"
-     "are averaged (default: 0, gradients are summed in every step)",
+     "under mpirun: ranks train separately, and every K steps their\n"
+     "weights are averaged (default: 0, gradients are summed every step)",
      TAKEN_BY(take_field)},
     {"threads", 0, "T",
-     "threads (default: 0, one per processor; under mpirun as many\n"
-     "as each rank has); they change the time and nothing else",
+     "number of threads (default: 0, one per processor; under mpirun the\n"
+     "processors of each rank); results do not depend on it",
      SETS_INTEGER(train_job, threads, 0, 4096)},
     ISA_ROW(train_job),
     {"json", 0, NULL, "print the result as one JSON object", SETS_FLAG(train_job, json)},
@@ -385,30 +392,41 @@ static const option_row rows[] = {
 const command_help train_help = {
     "train",
     "train copy|speech DATA|glue TASK|squad --out DIR [options]",
-    "Trains a transformer encoder.\n\n"
-    "copy: 0w0w with w of L symbols from 1 to 10, a fifth of them masked and never\n"
-    "both copies of one; the masked ones are wanted. Defaults are the paper's: 4\n"
-    "layers, 6 heads of 32, feed-forward 768, sinusoidal positions, R-Adam at 0.0002,\n"
-    "gradients clipped at 10, weight decay 0.01, batches of 32, 5000 steps, the rate\n"
-    "halved on a plateau of the validation loss.\n\n"
-    "speech: a recogniser by CTC, or by lattice-free MMI, whose outputs are of phones:\n"
-    "then the transcripts have words, and the lexicon their phones. DATA has the\n"
-    "folders train and dev, each as Kaldi keeps its data: wav.scp, text (or the file of\n"
-    "--labels), and where they are there segments and utt2spk. All recordings are read\n"
-    "before the first step. The model with the best error on dev is kept "
-    "as\n" SHOAL_RUN_BEST "; shoal eval and shoal recognise use it.\n\n"
-    "glue, squad: trains a BERT or RoBERTa further, on a task of GLUE (CoLA, SST-2,\n"
-    "MRPC, STS-B, QQP, MNLI, QNLI, RTE, WNLI; files as GLUE publishes them) or to find\n"
-    "answers in contexts. AdamW, a warm-up and a line to 0; dropout as the model's\n"
-    "config.json says, none of the attention's weights. The folder becomes one of\n"
-    "Hugging Face with the weights of the best epoch on dev; shoal eval, shoal answer\n"
-    "and shoal embed use it.\n",
+    "Trains a transformer encoder.\n"
+    "\n"
+    "copy: the masked copy task. Sequences are 0w0w, where w has L symbols from 1 to "
+    "10;\n"
+    "a fifth of the symbols are masked, never both copies of one, and must be "
+    "predicted.\n"
+    "The defaults are the paper's: 4 layers, 6 heads of dimension 32, feed-forward 768,\n"
+    "sinusoidal positions, R-Adam with learning rate 0.0002, gradient clipping at 10,\n"
+    "weight decay 0.01, batches of 32, 5000 steps, learning rate halved when the\n"
+    "validation loss stops improving.\n"
+    "\n"
+    "speech: a recogniser trained with CTC, or with lattice-free MMI, whose outputs "
+    "model\n"
+    "phones: then the transcripts contain words and the lexicon their phones. DATA has\n"
+    "the folders train and dev in Kaldi's format: wav.scp, text (or the file of "
+    "--labels)\n"
+    "and optionally segments and utt2spk. All recordings are read before the first "
+    "step.\n"
+    "The model with the lowest error on dev is saved as\n" SHOAL_RUN_BEST
+    "; shoal eval and shoal recognise use it.\n"
+    "\n"
+    "glue, squad: fine-tunes a BERT or RoBERTa on a task of GLUE (CoLA, SST-2, MRPC,\n"
+    "STS-B, QQP, MNLI, QNLI, RTE, WNLI; files as GLUE publishes them) or on SQuAD.\n"
+    "AdamW with warm-up and linear decay to 0; dropout as in the model's config.json,\n"
+    "but none on attention weights. The run is also a Hugging Face folder with the\n"
+    "weights of the best epoch on dev; shoal eval, shoal answer and shoal embed use "
+    "it.\n",
     rows,
-    "Validation is on fresh data every validate_every steps. The log has one JSON\n"
-    "object per line; shoal plot draws it. Ctrl-C saves a checkpoint and says how to\n"
-    "go on; after a crash nothing is lost but the steps since the last checkpoint,\n"
-    "and --resume gives the same curve to the last bit as if nothing had happened.\n\n"
-    "Under mpirun each rank has its share of every batch (docs/scale.md).\n",
+    "Validation uses new data every validate_every steps. The log has one JSON object "
+    "per\n"
+    "line; shoal plot draws it. Ctrl-C saves a checkpoint and prints the command to\n"
+    "resume. After a crash only the steps since the last checkpoint are lost; --resume\n"
+    "reproduces the results of an uninterrupted run bit for bit.\n"
+    "\n"
+    "Under mpirun each rank processes its share of every batch (docs/scale.md).\n",
     "copy|speech|glue|squad DIR"};
 
 /* ---- Results ----------------------------------------------------------------------- */
@@ -473,7 +491,7 @@ static void report(const train_run *run) {
     fflush(stdout);
 }
 
-/* In quotes where a shell would split or expand it. */
+/* Quotes a word that a shell would split or expand. */
 static void print_word(FILE *file, const char *word) {
     static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
                                 "0123456789_-+=:,./";
@@ -490,7 +508,7 @@ static void print_word(FILE *file, const char *word) {
     fputc('\'', file);
 }
 
-/* " --NAME WORD"; nothing where there is no word. */
+/* " --NAME WORD"; nothing if word is NULL. */
 static void print_option(const char *name, const char *word) {
     if (!word)
         return;
@@ -506,7 +524,8 @@ static int interrupted(const train_job *job) {
         return code;
     fprintf(stderr,
             "shoal train: interrupted after step %" PRId64
-            "; the checkpoint is written. To go on:\n  shoal train %s",
+            "; the checkpoint is written. To resume:\n"
+            "  shoal train %s",
             run->result.state.step, run->task->name);
     if (strcmp(run->task->name, "glue") == 0)
         print_word(stderr, run->config.glue.dataset);
@@ -523,14 +542,17 @@ static int interrupted(const train_job *job) {
     print_option("lexicon", job->lexicon);
     if (job->skip_bad)
         fputs(" --skip-bad", stderr);
-    print_option("isa", job->isa); /* another one rounds otherwise */
-    fputs(job->ranks ? "\nunder mpirun, with any number of ranks\n" : "\n", stderr);
+    print_option("isa", job->isa); /* another instruction set rounds differently */
+    fputs(job->ranks ? "\n"
+                       "under mpirun, with any number of ranks\n"
+                     : "\n",
+          stderr);
     return code;
 }
 
 /* ---- The command ------------------------------------------------------------------- */
 
-/* What is written, against the files of --config; in a new folder there is nothing. */
+/* Checks outputs against the files of --config; a new folder has none. */
 static void check_files(const char *folder) {
     static const char *const names[] = {SHOAL_RUN_CHECKPOINT, SHOAL_RUN_LOG,
                                         SHOAL_RUN_BEST, "model.safetensors",
@@ -556,7 +578,7 @@ static int train(train_job *job, shoal_context *context) {
     if (code != EXIT_OK)
         return code;
     if (run->stopped)
-        ranks_agreed(); /* all of them stopped */
+        ranks_agreed(); /* all ranks stopped */
     if (ranks_first(job->ranks) && job->json) {
         const shoal_run_result *result = &run->result;
         code = print_json(
@@ -574,28 +596,28 @@ static int train(train_job *job, shoal_context *context) {
     return code == EXIT_OK && run->stopped ? interrupted(job) : code;
 }
 
-/* The dataset of GLUE, spelled as there. */
+/* Spelling of a GLUE task as GLUE publishes it. */
 static const char *find_dataset(const char *word) {
     char names[256] = "";
-    shoal_glue_info glue;
-    for (int i = 0; shoal_glue_describe(i, &glue); i++) {
-        if (strcasecmp(glue.name, word) == 0)
-            return glue.name;
+    const shoal_glue_info *glue;
+    for (int i = 0; (glue = shoal_glue_describe(i)); i++) {
+        if (strcasecmp(glue->name, word) == 0)
+            return glue->name;
         const size_t used = strlen(names);
-        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", glue.name);
+        snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", glue->name);
     }
-    die(EXIT_USAGE, "there is no task %s of GLUE; there are %s", word, names);
+    die(EXIT_USAGE, "GLUE has no task %s; tasks: %s", word, names);
 }
 
-/* Words behind the task's, and where the data is. */
+/* Takes the positional arguments after the task, which say where the data is. */
 static void take_data(train_job *job, int count, char **words) {
     train_config *config = &job->run.config;
     const char *task = words[0];
     const bool speech = strcmp(task, "speech") == 0, glue = strcmp(task, "glue") == 0;
     if (count > 1 + (speech || glue))
-        die_of_usage(speech ? "one data folder at a time" : "one task at a time");
+        die_of_usage(speech ? "give one data folder" : "give one task");
     if (count < 1 + (glue || (speech && !job->print_config)))
-        die_of_usage(speech ? "no data folder was given" : "no task of GLUE was given");
+        die_of_usage(speech ? "no data folder was given" : "no GLUE task was given");
     if (speech) {
         config->speech.folder = words[1];
         config->speech.lexicon = job->lexicon;
@@ -615,7 +637,7 @@ static void take_data(train_job *job, int count, char **words) {
     }
 }
 
-/* The task and what it begins with; the loss lf-mmi has defaults of its own. */
+/* Finds the task and its defaults; lf-mmi has its own. */
 static void take_task(train_job *job, const char *name) {
     train_run *run = &job->run;
     const char *loss = settings_find(&job->settings, "loss"), *preset = job->preset;
@@ -624,14 +646,14 @@ static void take_task(train_job *job, const char *name) {
     run->task = shoal_task_find(name);
     if (!run->task)
         die(EXIT_USAGE, "there is no task \"%.40s\"; tasks: copy, speech, glue, squad%s",
-            name, shoal_task_find("speech") ? "" : " (this program has no speech)");
-    if (shoal_config_defaults(NULL, run->task, preset, &run->config, size) != SHOAL_OK)
+            name, shoal_task_find("speech") ? "" : " (speech was not built)");
+    if (shoal_config_init(NULL, run->task, preset, &run->config, size) != SHOAL_OK)
         die(EXIT_USAGE,
-            "there is no preset \"%.40s\" of %s; speech has default and paper", preset,
+            "there is no preset \"%.40s\" for %s; speech has default and paper", preset,
             name);
     if (loss && strcmp(loss, "lf-mmi") == 0 && strcmp(name, "speech") == 0)
-        shoal_config_defaults(NULL, run->task, paper ? "paper-lf-mmi" : "lf-mmi",
-                              &run->config, size);
+        shoal_config_init(NULL, run->task, paper ? "paper-lf-mmi" : "lf-mmi",
+                          &run->config, size);
 }
 
 int train_command(int count, char **arguments) {
@@ -642,7 +664,7 @@ int train_command(int count, char **arguments) {
                             .save_seconds = DEFAULT_SAVE};
     train_run *run = &job.run;
     int code = -1;
-    run->options = shoal_run_defaults();
+    run->options = shoal_run_options_defaults();
     if (count > 1 && shoal_task_find(arguments[1]))
         job.settings.task = arguments[1];
     for (int pass = 0; pass < 2 && code < 0; pass++) {
@@ -658,8 +680,8 @@ int train_command(int count, char **arguments) {
     take_task(&job, arguments[optind]);
     take_data(&job, count - optind, arguments + optind);
     if (!job.print_config)
-        job.ranks = begin_ranks("Nothing is lost but the time since the last checkpoint: "
-                                "start the job again with --resume");
+        job.ranks = begin_ranks("Only the time since the last checkpoint is lost: start "
+                                "the job again with --resume");
     run->options.transport = job.ranks;
     if (job.threads == 0)
         job.threads = ranks_threads(job.ranks);

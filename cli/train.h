@@ -1,4 +1,4 @@
-/* Trainings from the command line: fields that the user set, and a run with its progress
+/* Training from the command line: fields that the user set, and a run with a progress
    line. `shoal train` is one run, `shoal repro` is many. */
 #ifndef SHOAL_CLI_TRAIN_H
 #define SHOAL_CLI_TRAIN_H
@@ -21,12 +21,12 @@ typedef union {
     shoal_squad_config squad;
 } train_config;
 
-/* What the user set, in order; later ones win. Other fields keep the task's default, or
-   the checkpoint's value when a run is resumed. */
+/* Fields that the user set, in order; later ones win. Other fields keep the default of
+   the task, or the checkpoint's value when a run is resumed. */
 typedef struct {
-    const char *command; /* for complaints */
-    const char *task;    /* that, too; NULL: it is not known yet */
-    const char *file;    /* what is being read; NULL: the command line */
+    const char *command; /* for messages */
+    const char *task;    /* for messages; NULL if not known yet */
+    const char *file;    /* the file being read; NULL for the command line */
     int count;
     struct {
         char name[32], text[SHOAL_VALUE_SIZE];
@@ -34,36 +34,37 @@ typedef struct {
     } list[TRAIN_SETTINGS];
 } train_settings;
 
-/* Each returns an exit code, after a complaint where it is not EXIT_OK. */
+/* Each returns an exit code, after a message if it is not EXIT_OK. */
 int settings_add(train_settings *settings, const char *name, const char *text);
-/* What a field was set to last; NULL: it was not. */
+/* Last value of a field; NULL if it was not set. */
 const char *settings_find(const train_settings *settings, const char *name);
 int settings_add_pair(train_settings *settings, const char *pair); /* "KEY=VALUE" */
-/* A JSON object of fields; keys that are none are refused by name. */
+/* Adds the members of a JSON object; unknown keys are rejected by name. */
 int settings_add_file(train_settings *settings, const char *path);
-/* Puts them into the configuration. */
+/* Stores the settings in the configuration. */
 int settings_apply(const train_settings *settings, shoal_context *context,
                    const shoal_train_task *task, train_config *config);
 
 /* The configuration as a JSON object. */
 json_t *train_config_json(const shoal_train_task *task, const train_config *config);
-/* FOLDER/NAME; complains and returns false when it is too long. */
+/* FOLDER/NAME; prints a message and returns false if it is too long. */
 bool train_path(const char *command, char path[TRAIN_PATH], const char *folder,
                 const char *name);
 
 typedef struct {
-    const char *command; /* for complaints */
-    const char *label;   /* at the beginning of the progress line; may be "" */
+    const char *command; /* for messages */
+    const char *label;   /* start of the progress line; may be "" */
     const shoal_train_task *task;
     const train_settings *settings;
-    train_config config; /* defaults before, what was run after */
+    train_config config; /* in: defaults; out: the configuration that was used */
     shoal_run_options options;
     shoal_run_result result;
-    bool stopped; /* by a signal, to this process or another one; it is saved */
+    bool stopped; /* by a signal to any process, after saving */
 } train_run;
 
-/* A run with a progress line; a signal ends it well. An exit code, after a complaint;
-   EXIT_OK also when a signal ended it after a checkpoint. */
+/* Trains with a progress line; a signal ends the run cleanly. Returns an exit code,
+   after a message if it is not EXIT_OK; EXIT_OK also if a signal ended the run after a
+   checkpoint. */
 int train_go(train_run *run, shoal_context *context);
 
 #endif

@@ -1,4 +1,4 @@
-/* shoal transcribe: recordings become text. */
+/* shoal transcribe: converts recordings to text. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <getopt.h>
@@ -23,7 +23,7 @@ bool parse_language(const char *command, const char *text, const char **language
     if (!*language || shoal_speech_language(text))
         return true;
     complain(EXIT_USAGE, command,
-             "--language is \"%s\"; it must be a code or an English name, such as de or "
+             "--language is \"%s\"; give a code or an English name, such as de or "
              "german, or auto",
              text);
     return false;
@@ -39,16 +39,16 @@ typedef struct {
     shoal_transcribe_options options;
     bool no_timestamps, no_context, no_fallback, no_vad, published, exact;
     bool words, colors, partial, force, quiet;
-    bool warned;            /* of the attention's error */
-    int spool;              /* a copy of standard input; -1: none */
-    char spooled[PATH_MAX]; /* how it is opened */
+    bool warned;            /* about the error of the attention */
+    int spool;              /* copy of standard input; -1 if none */
+    char spooled[PATH_MAX]; /* path of the copy */
 
     shoal_context *context;
     shoal_speech *speech;
     char **paths;           /* [recordings] */
-    int number, recordings; /* which is handed over, from 0, of how many */
-    const char *path;       /* its */
-    double begun;           /* when hearing began */
+    int number, recordings; /* index of the current recording, and their number */
+    const char *path;       /* of the current recording */
+    double begun;           /* start time */
     double heard;           /* seconds of the recordings before it */
     int code;
     transcript out;
@@ -60,7 +60,7 @@ static bool take_language(void *job, const char *name, const char *value) {
                           &((transcribe_job *)job)->options.language);
 }
 
-/* --output was the format once; in other commands it is a file. */
+/* --output used to name the format; in other commands it names a file. */
 static bool take_old_format(void *job, const char *name, const char *value) {
     for (int form = 0; transcript_forms[form]; form++)
         if (strcmp(value, transcript_forms[form]) == 0) {
@@ -68,7 +68,8 @@ static bool take_old_format(void *job, const char *name, const char *value) {
             return true;
         }
     complain(EXIT_USAGE, "transcribe",
-             "--%s is \"%s\"; --out DIR says where texts go, --format FORM what they are",
+             "--%s is \"%s\"; use --out DIR for the folder and --format FORM for the "
+             "format of transcripts",
              name, value);
     return false;
 }
@@ -78,8 +79,8 @@ static bool take_seconds(const char *name, const char *value, double *seconds) {
     *seconds = strtod(value, &rest);
     if (rest != value && !*rest && *seconds >= 0 && *seconds <= 1e9)
         return true;
-    complain(EXIT_USAGE, "transcribe", "--%s is \"%s\"; it must be seconds, 0 or more",
-             name, value);
+    complain(EXIT_USAGE, "transcribe",
+             "--%s is \"%s\"; give a number of seconds, 0 or more", name, value);
     return false;
 }
 
@@ -96,112 +97,115 @@ static const char *const tasks[] = {"transcribe", "translate", NULL};
 static const option_row rows[] =
     {{"model", 'm', "MODEL",
       "model: a ggml file or a Hugging Face folder\n"
-      "(default: the environment variable SHOAL_SPEECH_MODEL, else SHOAL_MODEL)",
+      "(default: the environment variable SHOAL_SPEECH_MODEL, else\n"
+      "SHOAL_MODEL)",
       SETS_TEXT(transcribe_job, model)},
      {"attention", 'a', "KIND",
-      "attention of the encoder, as shoal kinds spells it\n"
+      "attention kind of the encoder, as in shoal kinds\n"
       "(default: full)",
       SETS_TEXT(transcribe_job, attention)},
      {"force", 0, NULL,
-      "also kinds that take the queries as keys (lsh, shared-full),\n"
-      "though no sense can come of them",
+      "allow kinds that use the queries as keys (lsh, shared-full),\n"
+      "which give meaningless text",
       SETS_FLAG(transcribe_job, force)},
      {"language", 'l', "L",
-      "code or English name of the language spoken, or auto, which\n"
-      "listens to the first 30 s (default: auto)",
+      "code or English name of the spoken language, or auto to detect\n"
+      "it from the first 30 s (default: auto)",
       TAKEN_BY(take_language)},
      {"task", 't', "TASK", "transcribe, or translate into English (default: transcribe)",
       SETS_CHOICE(transcribe_job, options.translate, tasks)},
-     {"beam-size", 'b', "B",
-      "texts that are followed side by side, 1 to 64; 1 is greedy\n"
-      "(default: 1)",
+     {"beam-size", 'b', "B", "beam size, 1 to 64; 1 is greedy decoding (default: 1)",
       SETS_INTEGER(transcribe_job, beams, 1, MOST_BEAMS)},
      {"batch", 0, "B",
-      "windows that are heard side by side, 1 to 64; the text does\n"
-      "not depend on it (default: 16, or what 256 MiB hold)",
+      "number of windows processed in parallel, 1 to 64; the text does\n"
+      "not depend on it (default: 16, or as many as fit into 256 MiB)",
       SETS_INTEGER(transcribe_job, batch, 1, MOST_BATCH)},
      {"format", 'f', "FORM", "txt, srt, vtt, json, csv or lrc (default: txt)",
       SETS_CHOICE(transcribe_job, form, transcript_forms)},
      {"words", 'w', NULL,
-      "a time and a probability for each word: in json and csv, one\n"
-      "cue for each in srt, times inside the lines in vtt and lrc",
+      "add the time and probability of each word: fields in json and\n"
+      "csv, one cue per word in srt, times inside lines in vtt and lrc",
       SETS_FLAG(transcribe_job, words)},
      {"max-line-width", 0, "N",
-      "srt and vtt: characters of a line, or 0 for lines of any\n"
-      "length (default: 42); breaks are at marks and between words",
+      "srt and vtt: maximum characters per line, or 0 for no limit\n"
+      "(default: 42); lines break at punctuation and between words",
       SETS_INTEGER(transcribe_job, line_width, 0, 10000)},
      {"max-line-count", 0, "N",
-      "srt and vtt: lines of a cue; what is longer becomes several,\n"
-      "each with the times of its words (default: 2)",
+      "srt and vtt: maximum lines per cue; longer segments become\n"
+      "several cues, each with the times of its words (default: 2)",
       SETS_INTEGER(transcribe_job, line_count, 1, 100)},
      {"print-colors", 0, NULL,
-      "at a terminal: words from red to green by their probability",
+      "on a terminal: color words from red to green by probability",
       SETS_FLAG(transcribe_job, colors)},
      {"out", 'o', "DIR",
-      "write NAME.FORM there for each recording NAME, instead of to\n"
-      "standard output; made if it is missing",
+      "write NAME.FORM into this folder for each recording NAME, instead\n"
+      "of to standard output; created if it is missing",
       SETS_TEXT(transcribe_job, folder)},
      {"prompt", 0, "TEXT",
-      "what windows are told that was said before: names and\n"
-      "spellings to be expected",
+      "text that each window gets as preceding text, such as expected\n"
+      "names and spellings",
       SETS_TEXT(transcribe_job, options.prompt)},
-     {"offset", 0, "SECONDS", "where to begin (default: 0)", TAKEN_BY(take_offset)},
-     {"duration", 0, "SECONDS", "how much to hear from there on (default: 0, to the end)",
+     {"offset", 0, "SECONDS", "start of the part to transcribe (default: 0)",
+      TAKEN_BY(take_offset)},
+     {"duration", 0, "SECONDS",
+      "length of the part to transcribe (default: 0, to the end)",
       TAKEN_BY(take_duration)},
      {"rate", 0, "HZ",
-      "standard input is samples of 16 bits, one channel, so many a\n"
-      "second, instead of a recording",
+      "standard input has 16-bit samples, one channel, at this rate in\n"
+      "Hz, instead of a recording",
       SETS_INTEGER(transcribe_job, rate, 1000, 768000)},
      {"no-vad", 0, NULL,
-      "do not look for speech first: window follows upon window,\n"
-      "each told what was said before",
+      "do not detect speech first: windows follow each other, and each\n"
+      "gets the preceding text as context",
       SETS_FLAG(transcribe_job, no_vad)},
      {"published", 0, NULL,
-      "--no-vad by the rules that were published with the model,\n"
-      "and no others",
+      "--no-vad with exactly the published rules of Whisper's decoding",
       SETS_FLAG(transcribe_job, published)},
      PRECISION_ROW(transcribe_job, precision),
      EXACT_ROW(transcribe_job, exact),
      {"no-timestamps", 0, NULL,
-      "decode without times: one segment per 30 s; windows do\n"
-      "not begin where the last words ended",
+      "decode without timestamps: one segment per 30 s; windows do not\n"
+      "start at the end of the last words",
       SETS_FLAG(transcribe_job, no_timestamps)},
-     {"no-context", 0, NULL, "with --no-vad: windows are not told what was said before",
+     {"no-context", 0, NULL, "with --no-vad: do not pass preceding text to windows",
       SETS_FLAG(transcribe_job, no_context)},
      {"no-fallback", 0, NULL,
-      "temperature 0 only, and words for all but windows without\n"
-      "any sound",
+      "temperature 0 only, with text for every window that is not\n"
+      "completely silent",
       SETS_FLAG(transcribe_job, no_fallback)},
      {"partial", 0, NULL,
-      "of recordings that were cut short, take what is there\n"
-      "instead of refusing them",
+      "transcribe the available part of truncated recordings instead of\n"
+      "rejecting them",
       SETS_FLAG(transcribe_job, partial)},
-     {"seed", 0, "S", "seed of the fallback's samples (default: 0)",
+     {"seed", 0, "S", "seed for sampling at higher temperatures (default: 0)",
       SETS_SEED(transcribe_job, options.seed)},
      THREADS_ROW(transcribe_job),
      ISA_ROW(transcribe_job),
-     {"quiet", 'q', NULL, "no summary on standard error",
+     {"quiet", 'q', NULL, "print no summary on standard error",
       SETS_FLAG(transcribe_job, quiet)},
      HELP_ROW,
      {"output", 0, "FORM", NULL, TAKEN_BY(take_old_format)},
      {0}};
 
-const command_help transcribe_help =
-    {"transcribe",
-     "transcribe FILE... --model MODEL [options]",
-     "Text of recordings by a Whisper model, with any kind of attention in its encoder.\n"
-     "FILE is WAV, FLAC, OGG or MP3, of any rate and number of channels and any length;\n"
-     "- is standard input, up to its end: SHOAL_STDIN_MIB MiB of it at most (default: "
-     "4096).\n",
-     rows,
-     "Speech is found first and packed into windows of 30 s, which run side by side.\n"
-     "Timestamps come in pairs, symbols nobody speaks are left out, a text that repeats\n"
-     "itself (compression above 2.4), is unlikely (mean log-probability below -1) or\n"
-     "says too little is decoded again at higher temperatures (0.2 ... 1, the best of\n"
-     "5), silence is left out where it is likely (above 0.6) and the words are not, and\n"
-     "where a text ends before the speech does, the rest is heard again. A recording\n"
-     "that cannot be read does not keep the others from being transcribed.\n",
-     "FILE"};
+const command_help transcribe_help = {
+    "transcribe",
+    "transcribe FILE... --model MODEL [options]",
+    "Transcribes recordings with a Whisper model and any kind of attention in its "
+    "encoder.\n"
+    "FILE is WAV, FLAC, OGG or MP3 of any sample rate, number of channels and length; - "
+    "is\n"
+    "standard input, up to SHOAL_STDIN_MIB MiB (default: 4096).\n",
+    rows,
+    "Speech is detected first and packed into windows of 30 s, which are processed in\n"
+    "parallel. Timestamps come in pairs, and non-speech symbols are suppressed. A text\n"
+    "that repeats itself (compression ratio above 2.4), is improbable (mean\n"
+    "log-probability below -1) or is too short is decoded again at higher temperatures\n"
+    "(0.2 ... 1, the best of 5). A window is dropped if silence is probable (above 0.6)\n"
+    "and its text is not. If a text ends before the speech does, the remaining speech "
+    "is\n"
+    "processed again. A recording that cannot be read is reported, and the others are\n"
+    "transcribed.\n",
+    "FILE"};
 
 /* ---- Standard input as a recording ------------------------------------------------- */
 
@@ -228,12 +232,12 @@ static void put_number(unsigned char *to, int bytes, uint64_t value) {
         to[i] = (unsigned char)(value >> (8 * i));
 }
 
-/* Of a WAV file whose length nobody knows yet. */
+/* Header of a WAV file of unknown length. */
 static bool write_header(int to, int64_t rate) {
     unsigned char header[44] = "RIFF    WAVEfmt                     data";
     put_number(header + 4, 4, UINT32_MAX);
     put_number(header + 16, 4, 16);
-    put_number(header + 20, 2, 1); /* integers, */
+    put_number(header + 20, 2, 1); /* PCM */
     put_number(header + 22, 2, 1); /* one channel */
     put_number(header + 24, 4, (uint64_t)rate);
     put_number(header + 28, 4, 2 * (uint64_t)rate);
@@ -243,15 +247,16 @@ static bool write_header(int to, int64_t rate) {
     return write_all(to, header, sizeof header);
 }
 
-/* What standard input may have: it is kept on the disk, and may be a stream without an
-   end. */
+/* Limit on bytes of standard input: it is copied to disk, and may be an endless
+   stream. */
 static int64_t spool_limit(void) {
     const char *text = getenv("SHOAL_STDIN_MIB");
     const long given = text ? strtol(text, NULL, 10) : 0;
     return (int64_t)(given > 0 && given <= 1 << 30 ? given : 4096) << 20;
 }
 
-/* To the end, or the first `wanted` bytes. An exit code, after a complaint. */
+/* Copies up to the end, or the first `wanted` bytes. Returns an exit code, after a
+   message if it is not EXIT_OK. */
 static int copy_input(int to, const char *path, int64_t wanted) {
     static char block[1 << 16];
     const int64_t most = spool_limit();
@@ -268,8 +273,8 @@ static int copy_input(int to, const char *path, int64_t wanted) {
         if (copied > most)
             return complain(EXIT_RESOURCES, "transcribe",
                             "standard input has more than %lld MiB, which are kept in "
-                            "%.*s until it ends; --duration SECONDS with --rate takes "
-                            "the beginning of a stream, SHOAL_STDIN_MIB sets the limit",
+                            "%.*s until it ends; use --duration SECONDS with --rate for "
+                            "the beginning of a stream, or set SHOAL_STDIN_MIB",
                             (long long)(most >> 20), (int)(strrchr(path, '/') - path),
                             path);
         if (!write_all(to, block, (size_t)got))
@@ -280,10 +285,10 @@ static int copy_input(int to, const char *path, int64_t wanted) {
     return EXIT_OK;
 }
 
-/* Copies standard input to its end into a file without a name, in TMPDIR or /tmp, which
-   is gone when its descriptor is closed; rate 0: a recording in any format that is read,
-   else samples of 16 bits, one channel, little-endian, of which no more is read than the
-   part that is wanted. An exit code, after a complaint. */
+/* Copies standard input into an unlinked file in TMPDIR or /tmp. rate 0: a recording in
+   any supported format; otherwise 16-bit little-endian samples of one channel, of which
+   only the requested part is read. Returns an exit code, after a message if it is not
+   EXIT_OK. */
 static int spool_input(transcribe_job *job) {
     char path[sizeof job->spooled];
     const char *folder = getenv("TMPDIR");
@@ -294,7 +299,7 @@ static int spool_input(transcribe_job *job) {
     snprintf(path, sizeof path, "%s/shoal-XXXXXX", folder && *folder ? folder : "/tmp");
     job->spool = mkstemp(path);
     if (job->spool >= 0)
-        unlink(path); /* so that nothing is left of it */
+        unlink(path); /* the file disappears when it is closed */
     if (job->spool < 0 || (job->rate > 0 && !write_header(job->spool, job->rate)))
         return complain(EXIT_RESOURCES, "transcribe",
                         "%s, a copy of standard input, cannot be written: %s", path,
@@ -303,7 +308,8 @@ static int spool_input(transcribe_job *job) {
     return copy_input(job->spool, path, wanted);
 }
 
-/* What the library says of the file that standard input became is said of that. */
+/* Prints the context's message, with the path of the copy replaced by "standard
+   input". */
 static int complain_of(const transcribe_job *job, shoal_status status) {
     char *text = NULL;
     size_t size = 0;
@@ -328,7 +334,6 @@ static int complain_of(const transcribe_job *job, shoal_status status) {
 
 /* ---- Destinations --------------------------------------------------------------- */
 
-/* DIR/NAME.FORM for .../NAME.flac. */
 static void destination(const transcribe_job *job, const char *path, char *into,
                         size_t size) {
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
@@ -360,10 +365,9 @@ static int make_folder(const char *path) {
         return complain(EXIT_RESOURCES, "transcribe", "%s cannot be made: %s", path,
                         strerror(errno));
     if (stat(path, &information) == 0 && !S_ISDIR(information.st_mode))
-        return complain(EXIT_RESOURCES, "transcribe",
-                        "--out %s is a file; name a folder, where each recording's text "
-                        "gets a file",
-                        path);
+        return complain(
+            EXIT_RESOURCES, "transcribe",
+            "--out %s is a file; give a folder, which gets one file per recording", path);
     if (access(path, W_OK | X_OK) != 0)
         return complain(EXIT_RESOURCES, "transcribe", "%s cannot be written to: %s", path,
                         strerror(errno));
@@ -374,7 +378,7 @@ static int check_destinations(const transcribe_job *job, int count, char **paths
     if (!job->folder) {
         if (count > 1 && job->form != FORM_TXT)
             return complain(EXIT_USAGE, "transcribe",
-                            "several recordings as %s need --out DIR",
+                            "several recordings with the format %s need --out DIR",
                             transcript_forms[job->form]);
         return EXIT_OK;
     }
@@ -386,16 +390,16 @@ static int check_destinations(const transcribe_job *job, int count, char **paths
 
 /* ---- One recording -------------------------------------------------------------- */
 
-/* An attention that is far off gives fluent texts of something else. */
+/* Attention with a large error gives fluent but wrong text. */
 static void warn_of_attention(transcribe_job *job) {
     const double most = 0.2, error = shoal_speech_attention_error(job->speech);
     if (job->warned || !(error > most))
         return;
     job->warned = true;
     complain(EXIT_OK, "transcribe",
-             "warning: the encoder's attention by %s is off by %.2f of its size in the "
-             "first window, and above %.1f texts are not to be trusted; shoal and auto "
-             "keep the words, full is exact",
+             "warning: the error of the encoder's attention with %s is %.2f of its norm "
+             "in the first window; above %.1f the text is unreliable. Use shoal or auto, "
+             "which keep the words, or full, which is exact",
              job->attention, error, most);
 }
 
@@ -403,7 +407,7 @@ static int take_segment(void *user, const shoal_segment *segment) {
     transcribe_job *job = user;
     warn_of_attention(job);
     if (job->out.to == stdout)
-        progress_end(); /* the line on the terminal makes way, and comes back */
+        progress_end(); /* the warning replaces the progress line, which is drawn again */
     transcript_add(&job->out, segment);
     return 0;
 }
@@ -469,7 +473,7 @@ static int finish(transcribe_job *job, const shoal_transcription *summary,
     return EXIT_OK;
 }
 
-/* The next recording's text is to come. */
+/* Begins the transcript of the next recording. */
 static bool start(transcribe_job *job) {
     job->path = job->paths[job->number];
     job->out = (transcript){.form = job->form,
@@ -488,7 +492,7 @@ static bool start(transcribe_job *job) {
     return true;
 }
 
-/* Several recordings share the time, so that each one's is what the model took. */
+/* Recordings processed together share the time in proportion to the model's work. */
 static int end_recording(void *user, int index, shoal_status status,
                          const shoal_transcription *summary) {
     transcribe_job *job = user;
@@ -524,7 +528,7 @@ static void hear(transcribe_job *job, const shoal_recording *recordings) {
     }
 }
 
-/* Standard input becomes a file first. */
+/* Standard input is copied to a file first. */
 static int hear_all(transcribe_job *job) {
     const char *standard = job->spooled;
     shoal_recording *recordings = calloc((size_t)job->recordings, sizeof *recordings);
@@ -535,7 +539,8 @@ static int hear_all(transcribe_job *job) {
         if (input)
             job->code = spool_input(job);
         recordings[i] =
-            (shoal_recording){.paths = input ? &standard
+            (shoal_recording){.size = sizeof(shoal_recording),
+                              .paths = input ? &standard
                                              : (const char *const *)&job->paths[i],
                               .files = 1,
                               .partial = job->partial,
@@ -552,7 +557,7 @@ static int hear_all(transcribe_job *job) {
 
 /* ---- The command ---------------------------------------------------------------- */
 
-/* A misspelt kind is a mistake of the command line, found before a model is opened. */
+/* A misspelt kind is a usage error, reported before a model is opened. */
 static int check_attention(const transcribe_job *job) {
     shoal_attention parsed;
     if (!job->attention)
@@ -569,10 +574,10 @@ static int check_input(const transcribe_job *job, int count, char **paths) {
     for (int i = 0; i < count; i++)
         standard += is_standard_input(paths[i]);
     if (standard > 1)
-        return complain(EXIT_USAGE, "transcribe", "standard input, -, is there once");
+        return complain(EXIT_USAGE, "transcribe", "standard input, -, is given twice");
     if (job->rate && !standard)
         return complain(EXIT_USAGE, "transcribe",
-                        "--rate is of samples on standard input: name it, -");
+                        "--rate describes samples on standard input; give - as FILE");
     return EXIT_OK;
 }
 
@@ -593,7 +598,8 @@ static int run(transcribe_job *job, int count, char **paths) {
         const bool samples = !job->options.no_fallback;
         const int64_t beams = samples && job->beams < FALLBACK_SAMPLES ? FALLBACK_SAMPLES
                                                                        : job->beams;
-        const shoal_speech_options options = {.attention = job->attention,
+        const shoal_speech_options options = {.size = sizeof(shoal_speech_options),
+                                              .attention = job->attention,
                                               .beams = (int)beams,
                                               .force = job->force,
                                               .batch = (int)job->batch,
@@ -616,7 +622,7 @@ static int run(transcribe_job *job, int count, char **paths) {
     job->recordings = count;
     if (code == EXIT_OK)
         code = hear_all(job);
-    shoal_speech_close(job->speech);
+    shoal_speech_destroy(job->speech);
     shoal_context_destroy(job->context);
     return code;
 }
@@ -630,6 +636,7 @@ int transcribe_command(int count, char **arguments) {
     const int ended = take_options(&transcribe_help, count, arguments, &job);
     if (ended >= 0)
         return ended;
+    job.options.size = sizeof job.options;
     job.options.beams = (int)job.beams;
     job.options.no_timestamps = job.no_timestamps;
     job.options.no_context = job.no_context;

@@ -43,8 +43,8 @@ static void print_lyrics_time(FILE *to, double seconds) {
             hundredths / 100 % 60, hundredths % 100);
 }
 
-/* One character of a text; returns whether the next one is done as well. Tokens may be
-   any bytes; an arrow would end a cue, WebVTT has marks of its own, and so has CSV. */
+/* Prints one character; returns true if the next one is consumed too. Tokens may be any
+   bytes; "-->" would end a cue, and WebVTT and CSV have special characters. */
 static bool print_character(const transcript *t, const char *text) {
     const bool cue = t->form == FORM_SRT || t->form == FORM_VTT;
     if ((unsigned char)*text < ' ' || *text == 0x7f)
@@ -62,7 +62,7 @@ static bool print_character(const transcript *t, const char *text) {
     return cue && strncmp(text, "-->", 3) == 0;
 }
 
-/* Without spaces around it. */
+/* Without surrounding spaces. */
 static void print_text(const transcript *t, const char *text) {
     size_t length = strlen(text);
     while (length > 0 && strchr(" \t\r\n", text[length - 1]))
@@ -85,14 +85,14 @@ static void print_cue_times(transcript *t, double begin, double end) {
     fputc('\n', t->to);
 }
 
-/* A word of a cue, with the space before it. */
+/* A word of a cue, including the space before it. */
 typedef struct {
     const char *text;
     int length; /* bytes */
     double begin, end;
 } cue_word;
 
-/* Characters; at the beginning of a line without the space. */
+/* In characters; without the space at the start of a line. */
 static int64_t width_of(const cue_word *word, bool first) {
     int64_t width = 0;
     for (int i = first ? (int)strspn(word->text, " ") : 0; i < word->length; i++)
@@ -100,7 +100,7 @@ static int64_t width_of(const cue_word *word, bool first) {
     return width;
 }
 
-/* Where the line ends that begins with word `first`. */
+/* End of the line that starts with word `first`. */
 static int64_t line_end(const transcript *t, const cue_word *words, int64_t first,
                         int64_t end) {
     int64_t at = first + 1, width = width_of(&words[first], true);
@@ -109,8 +109,8 @@ static int64_t line_end(const transcript *t, const cue_word *words, int64_t firs
     return at;
 }
 
-/* The last place in the second half of the words that follows a mark: of a sentence's
-   end rather than another one. `end`: there is none. */
+/* Last position in the second half of the words that follows punctuation, preferably
+   the end of a sentence; `end` if there is none. */
 static int64_t behind_mark(const cue_word *words, int64_t first, int64_t end) {
     static const char *const marks[] = {".?!", ",;:"};
     for (int kind = 0; kind < 2; kind++)
@@ -130,7 +130,7 @@ static int64_t count_lines(const transcript *t, const cue_word *words, int64_t f
     return lines;
 }
 
-/* Lines are broken at marks where that takes no more of them than there may be. */
+/* Lines break at punctuation if that does not need more lines. */
 static void print_lines(transcript *t, const cue_word *words, int64_t first, int64_t end,
                         bool timed) {
     const bool marks = count_lines(t, words, first, end, true) <= t->line_count;
@@ -144,7 +144,7 @@ static void print_lines(transcript *t, const cue_word *words, int64_t first, int
                            (size_t)(last->text + last->length - words[first].text));
             print_text(t, text ? text : "");
         }
-        /* WebVTT's own way: the times stand between the words. */
+        /* WebVTT puts times between the words. */
         for (int64_t i = first; timed && i < stop; i++) {
             fputs(i > first && words[i].text[0] == ' ' ? " <" : "<", t->to);
             print_time(t->to, words[i].begin, '.');
@@ -160,9 +160,9 @@ static void print_lines(transcript *t, const cue_word *words, int64_t first, int
     }
 }
 
-/* Words of the segment's text one after another, with the times that the model gave them
-   or, where there are none, those that their letters' share of the segment's time gives.
-   Returns how many. words: room for all bytes of the text. */
+/* Lists the words of a segment with the times given by the model, or else with times in
+   proportion to their letters. Returns their number. words: room for all bytes of the
+   text. */
 static int64_t list_words(const shoal_segment *segment, cue_word *words) {
     const char *at = segment->text;
     const double all = (double)strlen(at), lasts = segment->end - segment->begin;
@@ -185,13 +185,13 @@ static int64_t list_words(const shoal_segment *segment, cue_word *words) {
     return count;
 }
 
-/* A segment as cues of at most line_count lines of line_width characters; a cue that is
-   not the last ends at a mark where there is one in its second half. */
+/* Prints a segment as cues of at most line_count lines of line_width characters; a cue
+   that is not the last ends at punctuation if there is some in its second half. */
 static void print_cues(transcript *t, const shoal_segment *segment) {
     cue_word *words = malloc((strlen(segment->text) + 1) * sizeof *words);
     const int64_t count = words ? list_words(segment, words) : 0;
     const bool timed = t->words && segment->word_count > 0;
-    const bool alone = timed && t->form == FORM_SRT; /* one cue for each word */
+    const bool alone = timed && t->form == FORM_SRT; /* one cue per word */
     for (int64_t first = 0, end; first < count; first = end) {
         end = first;
         for (int64_t line = 0; line < t->line_count && end < count; line++)
@@ -273,12 +273,13 @@ void transcript_add(transcript *t, const shoal_segment *segment) {
     } else if (t->form != FORM_TXT) {
         print_cues(t, segment);
     } else if (t->colors && segment->word_count > 0) {
-        /* From red, where the model hesitated, to green. */
+        /* From red (low probability) to green. */
         static const int colors[] = {196, 202, 208, 214, 220, 226, 190, 154, 118, 46};
         for (int64_t i = 0; i < segment->word_count; i++) {
             const shoal_word *word = &segment->words[i];
             const double share = word->probability *
-                                 word->probability; /* most are near 1 */
+                                 word->probability; /* spreads the values, most of
+                                                       which are near 1 */
             const int color = share < 1 ? (int)(share * 10) : 9;
             if (i > 0 && word->text[0] == ' ')
                 fputc(' ', t->to);
@@ -297,7 +298,7 @@ void transcript_add(transcript *t, const shoal_segment *segment) {
 
 /* ---- The end -------------------------------------------------------------------- */
 
-/* All segments' texts, as one. */
+/* Texts of all segments, concatenated. */
 static json_t *whole_text(const json_t *list) {
     char *text = NULL;
     size_t size = 0, index;

@@ -1,4 +1,4 @@
-/* Transcripts on their way out: text, SubRip, WebVTT, LRC, CSV or JSON. */
+/* Output formats of transcripts: text, SubRip, WebVTT, LRC, CSV and JSON. */
 #ifndef SHOAL_CLI_TRANSCRIBE_FORMS_H
 #define SHOAL_CLI_TRANSCRIBE_FORMS_H
 
@@ -9,33 +9,34 @@
 #include <shoal_speech.h>
 
 enum { FORM_TXT, FORM_SRT, FORM_VTT, FORM_JSON, FORM_CSV, FORM_LRC };
-/* As options spell them, and as files end. */
+/* Values of --format and file name extensions. */
 extern const char *const transcript_forms[];
 
-/* One recording's transcript: to stdout as it comes, or to memory that becomes a file at
-   the end. */
+/* Transcript of one recording: printed to stdout as it comes, or collected in memory
+   and saved at the end. */
 typedef struct {
     int form;
-    bool words;                     /* each with its own times */
-    bool colors;                    /* FORM_TXT: words by their probability */
-    int64_t line_width, line_count; /* of a cue: characters of a line, and lines */
+    bool words;                     /* times per word */
+    bool colors;                    /* FORM_TXT: color words by probability */
+    int64_t line_width, line_count; /* limits of a cue: characters per line, lines */
     FILE *to;
-    int64_t cues; /* so far */
-    json_t *list; /* FORM_JSON: the segments so far */
-    char *text;   /* what was collected for a file */
+    int64_t cues; /* number so far */
+    json_t *list; /* FORM_JSON: segments so far */
+    char *text;   /* collected for a file */
     size_t size;
 } transcript;
 
-/* Into a file at the end, or to stdout at once. False when memory ran out. */
+/* Begins a transcript; false if out of memory. */
 bool transcript_begin(transcript *t, bool into_file);
 void transcript_add(transcript *t, const shoal_segment *segment);
 
-/* The rest; `details` (a JSON object, dropped here) heads the JSON form. False when it
-   could not be written. */
+/* Writes the end; `details` (a JSON object, freed here) comes first in the JSON format.
+   Returns false if writing failed. */
 bool transcript_end(transcript *t, json_t *details);
 void transcript_drop(transcript *t);
 
-/* Writes the collected text through a temporary file. Exit code, after a complaint. */
+/* Writes the collected text atomically. Returns an exit code, after a message if it is
+   not EXIT_OK. */
 int transcript_save(const transcript *t, const char *path);
 
 #endif

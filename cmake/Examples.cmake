@@ -1,9 +1,10 @@
-# The programs of examples/: only public headers, linked as a user's own would be. Each is
-# run by a test that looks at what it prints.
+# The programs of examples/: they use only public headers and are linked like a user's
+# program. Each is run by a test that checks its output.
 set(shared_data ${CMAKE_CURRENT_SOURCE_DIR}/../shared/data)
 
-# shoal_example(NAME LIBRARY PATTERN [ARGUMENT ...]); with tests/tree/example_NAME.sh that
-# script is the test, and with an empty PATTERN another test runs the program.
+# shoal_example(NAME LIBRARY PATTERN [ARGUMENT ...]); if there is a
+# tests/tree/example_NAME.sh, that script is the test; with an empty PATTERN another test
+# runs the program.
 function(shoal_example name library pattern)
     if(NOT TARGET ${library})
         return()
@@ -23,7 +24,7 @@ function(shoal_example name library pattern)
 endfunction()
 
 shoal_example(clustered shoal "32 exact keys: error 0.1.*gradients within [0-9]e-0[6-9]")
-shoal_example(attention shoal "attends to theme 5 by 7[0-9] %")
+shoal_example(attention shoal "attends to topic 5 by 7[0-9] %")
 shoal_example(train shoal_models "^loaded +loss 0\\.[0-4].* right +(9[0-9]|100) %")
 shoal_example(embed shoal_models "^ *0\\.[0-9]+  a b c$"
     FILE:${CMAKE_CURRENT_SOURCE_DIR}/tests/models/text/bert "a b" "a b c")

@@ -1,4 +1,5 @@
-# The tables of lab/experiments as a file of C, and the commit that is built. A script:
+# Converts the tables of lab/experiments to a C file, with the commit that is built. A
+# script:
 #     cmake -D SOURCE=... -D OUTPUT=... -D NAMES="a;b" -P Experiments.cmake
 execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12
     OUTPUT_VARIABLE commit OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)

@@ -1,9 +1,9 @@
-# What is needed from outside. The library itself needs a C library with POSIX threads.
+# Dependencies. The core library only needs a C library with POSIX threads.
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
-# Looks for a C library by its header; makes the target NAME, or leaves it undefined. What
-# a linker calls it is kept, for users of the archives.
+# Finds a C library by its header; creates the target NAME, or leaves it undefined. Stores
+# the linker's name for users of the archives.
 function(shoal_find name header library)
     if(TARGET ${name})
         return()

@@ -1,5 +1,5 @@
-# libFuzzer programs of tests/*/fuzz_*.c, and the target `fuzz_run` that gives each one
-# SHOAL_FUZZ_SECONDS. What they find is kept in the build directory, beside a copy of the
+# libFuzzer programs of tests/*/fuzz_*.c, and the target `fuzz_run`, which runs each for
+# SHOAL_FUZZ_SECONDS. Findings are kept in the build directory, beside a copy of the
 # corpus that they may extend.
 set(SHOAL_FUZZ_SECONDS 60 CACHE STRING "Seconds per fuzz target")
 file(GLOB fuzz_sources CONFIGURE_DEPENDS tests/*/fuzz_*.c)

@@ -1,24 +1,26 @@
 # Libraries, archives, headers, program, CMake package and pkg-config files.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/shoal)
-# The prefix is found from the files' own place, so that the tree can be moved.
+# The prefix is computed relative to the file, so that the installed tree can be moved.
 file(RELATIVE_PATH pc_to_prefix ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig
     ${CMAKE_INSTALL_PREFIX})
 
 # One library with its header, its .pc file and its part of the CMake package. NAME is
-# that of shoal::NAME, PC_NAME that of the .pc file, and PC_ON the one below it.
+# that of shoal::NAME, PC_NAME that of the .pc file, and PC_ON the one below it;
+# further headers may follow.
 function(shoal_install target name pc_name pc_on pc_description)
     install(TARGETS ${target} ${target}_static EXPORT ${name}Targets)
     install(EXPORT ${name}Targets NAMESPACE shoal:: DESTINATION ${package_dir})
     string(REPLACE "-" "_" header ${pc_name})
-    install(FILES include/${header}.h TYPE INCLUDE)
+    install(FILES include/${header}.h ${ARGN} TYPE INCLUDE)
     get_target_property(pc_private ${target} ARCHIVE_FLAGS)
     configure_file(cmake/library.pc.in ${pc_name}.pc @ONLY)
     install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${pc_name}.pc
         DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endfunction()
 
-shoal_install(shoal shoal shoal "" "Attention whose cost is linear in the sequence")
+shoal_install(shoal shoal shoal "" "Attention whose cost is linear in the sequence"
+    include/shoal_transport.h include/shoal_inspect.h)
 if(TARGET shoal_models)
     shoal_install(shoal_models models shoal-models shoal
         "Transformers and their training")
@@ -53,6 +55,6 @@ endif()
 
 configure_package_config_file(cmake/shoalConfig.cmake.in shoalConfig.cmake
     INSTALL_DESTINATION ${package_dir})
-write_basic_package_version_file(shoalConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+write_basic_package_version_file(shoalConfigVersion.cmake COMPATIBILITY SameMajorVersion)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/shoalConfig.cmake
     ${CMAKE_CURRENT_BINARY_DIR}/shoalConfigVersion.cmake DESTINATION ${package_dir})

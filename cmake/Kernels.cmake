@@ -1,7 +1,7 @@
-# The kernels' one body is compiled once per instruction set. A file whose name ends in an
-# instruction set gets that set's flags, and is left out on processors of another family.
-# The macros SHOAL_HAVE_* tell the dispatcher which tables exist; whether the machine can
-# run them is asked at run time.
+# The shared body of the kernels is compiled once per instruction set. A file whose name
+# ends in an instruction set gets that set's flags, and is excluded for processors of
+# another family. The macros SHOAL_HAVE_* tell the dispatcher which tables exist; whether
+# the processor supports them is tested at run time.
 set(x86_64_sets avx2 avx512)
 set(aarch64_sets neon)
 set(avx2_flags -mavx2 -mfma -mf16c) # every processor with AVX2 has F16C
@@ -9,8 +9,8 @@ set(avx512_flags -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c
     -mprefer-vector-width=512)
 set(neon_flags "")
 
-# Parsers are what is fuzzed: the plain kernels are enough there, and clang takes many
-# minutes over the vector ones with all its checks.
+# Fuzzing is for parsers: the plain kernels are enough, and clang needs many minutes for
+# the vector ones with all its checks.
 set(shoal_sets "")
 if(CMAKE_SIZEOF_VOID_P EQUAL 8 AND NOT SHOAL_FUZZ)
     if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
@@ -20,8 +20,8 @@ if(CMAKE_SIZEOF_VOID_P EQUAL 8 AND NOT SHOAL_FUZZ)
     endif()
 endif()
 
-# Takes out of the named list of sources what this processor cannot run, sets the flags of
-# the rest, and puts the dispatcher's macros into the other named list.
+# Removes from the named list of sources those for other processors, sets the flags of the
+# remaining ones, and stores the dispatcher's macros in the other named list.
 function(shoal_choose_kernels source_list macro_list)
     set(kept ${${source_list}})
     set(defined "")

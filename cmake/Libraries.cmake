@@ -1,15 +1,15 @@
 # The libraries. Each is one set of objects, from which a shared library and an archive
 # are made. Symbols are hidden unless a header says otherwise: SHOAL_API is the public
-# interface, SHOAL_PRIVATE what a library offers to Shoal's libraries above it and to
-# nobody else (docs/architecture.md, "Libraries").
+# interface, SHOAL_PRIVATE is for Shoal's libraries above only (docs/architecture.md,
+# "Libraries").
 
 include(CheckLinkerFlag)
 check_linker_flag(C "LINKER:--version-script=${CMAKE_CURRENT_SOURCE_DIR}/cmake/check.map"
     SHOAL_VERSION_SCRIPTS)
 configure_file(cmake/symbols.map.in symbols.map @ONLY)
 
-# shoal_library(NAME SOURCES ... [ON below] [NEEDS libraries] [DEFINITIONS ...])
-# makes the targets shoal_NAME_objects, shoal_NAME and shoal_NAME_static (for the core:
+# shoal_library(NAME SOURCES ... [ON below] [NEEDS libraries] [DEFINITIONS ...]) creates
+# the targets shoal_NAME_objects, shoal_NAME and shoal_NAME_static (for the core:
 # shoal_objects, shoal, shoal_static), and the aliases shoal::NAME and shoal::NAME_static.
 function(shoal_library name)
     cmake_parse_arguments(PARSE_ARGV 1 library "" "ON" "SOURCES;NEEDS;DEFINITIONS")
@@ -43,16 +43,16 @@ function(shoal_library name)
         target_link_options(${target} PRIVATE
             LINKER:--version-script=${CMAKE_CURRENT_BINARY_DIR}/symbols.map)
     endif()
-    # Until 1.0 a new minor version may change the interface.
+    # Minor versions add to the interface and change nothing (tests/tree/abi).
     set_target_properties(${target} PROPERTIES
         OUTPUT_NAME ${output}
         VERSION ${PROJECT_VERSION}
-        SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+        SOVERSION ${PROJECT_VERSION_MAJOR}
         INSTALL_RPATH "$ORIGIN"
         EXPORT_NAME ${name}
         LINKER_LANGUAGE C)
 
-    # The archive keeps the internals reachable, which the tests and timings need.
+    # The archive keeps internal functions accessible for tests and timing programs.
     add_library(${target}_static STATIC $<TARGET_OBJECTS:${target}_objects>)
     add_library(shoal::${name}_static ALIAS ${target}_static)
     set_target_properties(${target}_static PROPERTIES
@@ -60,7 +60,8 @@ function(shoal_library name)
     target_include_directories(${target}_static PUBLIC
         $<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}/include>
         $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-    # Here the libraries that were found; elsewhere their names, as pkg-config gives them.
+    # In the build tree the libraries that were found; elsewhere their names, as in
+    # pkg-config.
     target_link_libraries(${target}_static INTERFACE ${static_on} m)
     target_link_options(${target}_static INTERFACE -pthread)
     set(links "")
@@ -73,8 +74,8 @@ function(shoal_library name)
     set_property(TARGET ${target} PROPERTY ARCHIVE_FLAGS "${links}-pthread -lm")
 endfunction()
 
-# Looks for the parts of one library, rows of NAME HEADER LIBRARY PACKAGE. FOUND_NAME gets
-# the targets, or nothing where one is missing, and a message says which package has it.
+# Finds the dependencies of one library, rows of NAME HEADER LIBRARY PACKAGE. FOUND_NAME
+# gets the targets, or nothing if one is missing; a message names its package.
 function(shoal_find_parts what found_name)
     set(found "")
     set(missing "")
@@ -105,12 +106,8 @@ shoal_library(shoal SOURCES ${core_sources} DEFINITIONS ${kernel_macros})
 # ---- libshoal-models: layers, files of tensors, training -------------------------------
 
 set(models_needs "")
-if(SHOAL_MODELS AND CMAKE_CROSSCOMPILING)
-    message(STATUS "libshoal-models, libshoal-speech, libshoal-train, libshoal-mpi and "
-        "the program are not built: cross-compiling builds libshoal alone")
-elseif(SHOAL_MODELS)
+if(SHOAL_MODELS)
     shoal_find_parts("libshoal-models, libshoal-speech and the program are" models_needs
-        openblas cblas.h openblas libopenblas-dev
         jansson jansson.h jansson libjansson-dev
         utf8proc utf8proc.h utf8proc libutf8proc-dev)
 endif()

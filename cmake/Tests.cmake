@@ -1,8 +1,10 @@
-# tests/ROOM/test_X.c is one program of cmocka cases and the CTest test ROOM_X; it is
-# linked with the room's library and those below. Every other .c file there that is not a
-# fuzz target is a helper, for the tests of that room and of the rooms above.
+# tests/ROOM/test_X.c is a program of cmocka cases and the CTest test ROOM_X, linked with
+# the room's library and those below. Every other .c file there that is not a fuzz target
+# is a helper for the tests of that room and of the rooms above.
 enable_testing()
-set(test_environment UBSAN_OPTIONS=print_stacktrace=1)
+set(unwatched ${CMAKE_CURRENT_SOURCE_DIR}/tests/thread_sanitizer.txt)
+set(test_environment UBSAN_OPTIONS=print_stacktrace=1
+    TSAN_OPTIONS=suppressions=${unwatched})
 function(shoal_test name)
     cmake_parse_arguments(PARSE_ARGV 1 test "" "" COMMAND)
     add_test(NAME ${name} COMMAND ${test_COMMAND})
@@ -10,10 +12,11 @@ function(shoal_test name)
         TIMEOUT 900 SKIP_RETURN_CODE 77)
 endfunction()
 
-# There is no cmocka for the emulated processor: tests/qemu has the part of it in use.
+# There is no cmocka for the emulated processor: tests/qemu has the required subset.
 if(CMAKE_CROSSCOMPILING)
     add_library(cmocka STATIC tests/qemu/cmocka.c)
     target_include_directories(cmocka PUBLIC tests/qemu)
+    target_compile_definitions(cmocka PUBLIC SHOAL_EMULATED)
     target_link_libraries(cmocka PRIVATE shoal_flags)
 else()
     shoal_find(cmocka cmocka.h cmocka)
@@ -22,7 +25,7 @@ if(NOT TARGET cmocka)
     message(STATUS "The unit tests are not built: cmocka is missing (libcmocka-dev)")
 endif()
 
-# Without libFuzzer a fuzz target replays the folder it is given.
+# Without libFuzzer a fuzz target replays a folder.
 function(shoal_replay source library)
     cmake_path(GET source STEM target)
     string(REGEX REPLACE "^fuzz_" "" name ${target})
@@ -41,7 +44,7 @@ function(shoal_test_room room archive below)
     file(GLOB helpers CONFIGURE_DEPENDS tests/${room}/*.c)
     list(REMOVE_ITEM helpers ${tests} ${fuzz})
 
-    # What a test is compiled with; the archive makes internals reachable.
+    # Compile options of a test; the archive makes internal functions accessible.
     add_library(${room}_internals INTERFACE)
     target_include_directories(${room}_internals INTERFACE . src tests tests/${room})
     target_compile_definitions(${room}_internals INTERFACE ${kernel_macros}
@@ -76,11 +79,20 @@ function(shoal_test_room room archive below)
     endforeach()
 endfunction()
 
+# With the sanitizer of threads: the core, where threads are, and every command once.
 shoal_test_room(core shoal_static "")
+if(SHOAL_SANITIZE STREQUAL "thread")
+    if(TARGET shoal_program)
+        shoal_test(cli_every_command COMMAND bash
+            ${CMAKE_CURRENT_SOURCE_DIR}/tests/cli/every_command.sh
+            $<TARGET_FILE:shoal_program>)
+    endif()
+    return()
+endif()
 if(TARGET shoal_models)
     shoal_test_room(models shoal_models_static core)
 elseif(TARGET cmocka)
-    # Without its other parts, which need OpenBLAS: the kernels of another processor.
+    # Without its other parts, which need other libraries: the kernels.
     file(GLOB models_kernels CONFIGURE_DEPENDS models/kernels/*.c)
     shoal_choose_kernels(models_kernels kernel_macros)
     add_executable(test_models_kernels tests/models/test_kernels.c ${models_kernels})
@@ -95,8 +107,8 @@ if(TARGET shoal_train)
     shoal_test_room(train shoal_train_static models)
 endif()
 
-# tests/mpi: programs that several ranks run, started by scripts; the program itself under
-# mpirun is cli_ranks.
+# tests/mpi: programs that scripts run on several ranks; the program itself under mpirun
+# is tested by cli_ranks.
 if(TARGET shoal_mpi)
     add_executable(test_mpi_transport tests/mpi/transport.c)
     target_link_libraries(test_mpi_transport PRIVATE shoal_mpi shoal_flags)
@@ -127,14 +139,15 @@ if(TARGET shoal_program)
         endforeach()
     endif()
     file(GLOB scripts CONFIGURE_DEPENDS tests/cli/*.sh)
+    # Every command once is for the sanitizer of threads and for installed programs.
+    list(FILTER scripts EXCLUDE REGEX "/every_command\\.sh$")
     foreach(script IN LISTS scripts)
         cmake_path(GET script STEM name)
         shoal_test(cli_${name} COMMAND bash ${script} $<TARGET_FILE:shoal_program>)
     endforeach()
 endif()
 
-# Checks of the tree and of what is built and installed: once, in the ordinary build, is
-# enough.
+# Checks of the tree and of what is built and installed: once, in the ordinary build.
 if(NOT SHOAL_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
     set(tree ${CMAKE_CURRENT_SOURCE_DIR}/tests/tree)
     set(places ${CMAKE_C_COMPILER} ${CMAKE_CURRENT_BINARY_DIR}
@@ -146,8 +159,13 @@ if(NOT SHOAL_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
     shoal_test(tree_words COMMAND bash ${tree}/words.sh ${CMAKE_CURRENT_SOURCE_DIR})
     shoal_test(tree_format COMMAND bash ${tree}/format.sh ${CMAKE_CURRENT_SOURCE_DIR})
     shoal_test(tree_headers COMMAND bash ${tree}/headers.sh ${places})
+    shoal_test(tree_abi COMMAND python3 ${tree}/abi/abi.py --check ${places})
     shoal_test(tree_sdist COMMAND bash ${tree}/sdist.sh ${CMAKE_COMMAND}
         ${CMAKE_CURRENT_SOURCE_DIR})
+    if(TARGET shoal_program)
+        shoal_test(tree_wheel COMMAND bash ${tree}/wheel.sh
+            ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_BINARY_DIR})
+    endif()
     if(SHOAL_VERSION_SCRIPTS)
         shoal_test(tree_symbols COMMAND bash ${tree}/symbols.sh ${places})
     endif()
@@ -162,7 +180,8 @@ if(NOT SHOAL_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
         endif()
         shoal_test(tree_paths COMMAND bash ${tree}/paths.sh ${CMAKE_COMMAND} ${places})
     endif()
-    # Work counted, not timed: neither sanitizers nor emulation would leave it as it is.
+    # Instructions are counted, not timed; sanitizers and emulation would change the
+    # counts.
     add_executable(instructions ${tree}/instructions.c)
     target_link_libraries(instructions PRIVATE shoal_static shoal_flags)
     set_target_properties(instructions PROPERTIES RUNTIME_OUTPUT_DIRECTORY tests)

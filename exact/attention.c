@@ -1,43 +1,44 @@
 /* Attention, one query of one head at a time.
 
-   Every kind is a choice of the keys that a query sees with its own scores, and how often
-   (`counts`), beside which kinds with groups see every other key with the score of the
-   group's centroid:
+   A kind of attention chooses the keys for which a query's own scores are used, with
+   multiplicities (`counts`). In kinds with clusters all other keys have the score of
+   the cluster's centroid:
 
-       weight_l = count_l exp(score_l) / sum      one softmax over all of them
+       weight_l = count_l exp(score_l) / sum      one softmax over all keys
 
-   full and shared-full see all keys, oracle-top-k the k best, lsh a few chunks; clustered
-   sees none itself, i-clustered and q-clustered the top keys T of the group. i-clustered
-   with the paper's normaliser is two softmaxes instead: with the centroid's weights Ac
-   and their sum m over T,
+   full and shared-full use all keys, oracle-top-k the k best, lsh a few chunks;
+   clustered uses only the centroid's scores, i-clustered and q-clustered the exact keys
+   T of the cluster. i-clustered with the paper's normaliser consists of two softmaxes:
+   with the centroid's weights Ac and their sum m over T,
 
-       weight_l = m x softmax over T of the query's scores     on T
-       weight_l = Ac_l                                             elsewhere
+       weight_l = m x softmax over T of the query's scores     for l in T
+       weight_l = Ac_l                                         elsewhere
 
-   Kinds with masks add a bias to the scores, where -inf hides a key, and multiply the
-   weights by dropout's factors.
+   Masks add a bias to the scores, -inf for hidden keys, and dropout multiplies the
+   weights by factors.
 
-   shoal is one softmax again, and what it sees through the centroid is
-   tilted towards the query: tilt.c */
+   shoal is one softmax, in which a correction for each query and key cluster is added
+   to the centroid's scores: tilt.c */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "exact/exact.h"
 #include "exact/tilt.h"
+#include "shoal_inspect.h"
 
-enum { CHUNK = 32 }; /* positions in a chunk of lsh */
+enum { CHUNK = 32 }; /* positions per chunk of lsh */
 
 typedef enum {
-    KEYS,        /* are given */
-    QUERIES,     /* the keys are the queries */
-    UNIT_QUERIES /* scaled to length 1 */
+    KEYS,        /* separate keys */
+    QUERIES,     /* queries serve as keys */
+    UNIT_QUERIES /* queries scaled to length 1 serve as keys */
 } key_source;
 
 typedef struct {
-    void (*choose)(exact_head *head, int64_t i); /* sets counts, which are 0 before */
+    void (*choose)(exact_head *head, int64_t i); /* sets counts, which are 0 on entry */
     key_source keys;
-    bool grouped; /* the other keys are seen through the group's centroid */
+    bool grouped; /* other keys have the centroid's scores */
 } formula;
 
 static const formula *formula_of(const exact_head *head);
@@ -59,7 +60,7 @@ static const double *key_of(const exact_head *head, int64_t l) {
     return (formula_of(head)->keys == KEYS ? head->k : head->q) + l * head->dim;
 }
 
-/* What a key is divided by. */
+/* Divisor of key l. */
 static double key_length(const exact_head *head, int64_t l) {
     if (formula_of(head)->keys != UNIT_QUERIES)
         return 1;
@@ -79,8 +80,8 @@ static double factor_of(const exact_head *head, int64_t i, int64_t l) {
     return head->factors ? head->factors[i * head->keys + l] : 1;
 }
 
-/* Adds what the gradient of the score of x and key l says about both. The length of a
-   unit key follows its query: what lies along the key changes nothing. */
+/* Backward of the score of x and key l. The length of a unit key depends on its query,
+   so the component of the gradient along the key vanishes. */
 static void score_gradient(const exact_head *head, int64_t l, const double *x,
                            double dscore, double *dx, double *dkeys) {
     const double *key = key_of(head, l);
@@ -96,7 +97,7 @@ static void score_gradient(const exact_head *head, int64_t l, const double *x,
 
 /* ---- Softmax ----------------------------------------------------------------------- */
 
-/* p_l = count_l exp(score_l) / sum. All 0 where every count is. */
+/* p_l = count_l exp(score_l) / sum; all 0 if all counts are 0. */
 static void softmax(const double *scores, const double *counts, int64_t count,
                     double *p) {
     double largest = -INFINITY, sum = 0;
@@ -111,14 +112,14 @@ static void softmax(const double *scores, const double *counts, int64_t count,
         p[l] = sum == 0 ? 0 : p[l] / sum;
 }
 
-/* Turns dp, the gradient of p, into that of the scores. */
+/* Replaces dp, the gradient of p, by that of the scores. */
 static void softmax_gradient(const double *p, double *dp, int64_t count) {
     const double mean = dot(p, dp, count);
     for (int64_t l = 0; l < count; l++)
         dp[l] = p[l] * (dp[l] - mean);
 }
 
-/* ---- The keys that a query scores itself ------------------------------------------- */
+/* ---- The keys with exact scores --------------------------------------------------- */
 
 static void choose_none(exact_head *head, int64_t i) {
     (void)head;
@@ -139,9 +140,9 @@ static void choose_top_keys(exact_head *head, int64_t i) {
             head->counts[top[x]] = 1;
 }
 
-/* Own chunk and the one before, in every round; itself only if there is nothing else.
-   Rounds weighted by their log-sum-exp are one softmax in which a key counts once for
-   each round that shows it. */
+/* The query's chunk and the one before, in every round; the query itself only if there
+   is no other key. Rounds weighted by their log-sum-exp equal one softmax in which a
+   key counts once per round that contains it. */
 static void choose_chunks(exact_head *head, int64_t i) {
     double others = 0;
     for (int64_t round = 0; round < head->attention.rounds; round++) {
@@ -156,7 +157,7 @@ static void choose_chunks(exact_head *head, int64_t i) {
         head->counts[i] = 1;
 }
 
-/* Those of its block, and the positions near it. */
+/* The exact keys of the query's block, and the neighbouring positions. */
 static void choose_own_keys(exact_head *head, int64_t i) {
     const shoal_attention *a = &head->attention;
     if (head->plan)
@@ -182,7 +183,7 @@ static int better_first(const void *a, const void *b) {
     return x->key < y->key ? -1 : x->key > y->key;
 }
 
-/* The k best; of equal scores the first. */
+/* The k largest scores; on ties the first. */
 static void choose_best(exact_head *head, int64_t i) {
     const int64_t topk = head->attention.topk;
     ranked *ranking = head->ranking;
@@ -196,13 +197,13 @@ static void choose_best(exact_head *head, int64_t i) {
         head->margin = ranking[topk - 1].score - ranking[topk].score;
 }
 
-/* Positions at most W/2 away, rounded down. */
+/* Positions at a distance of at most W/2, rounded down. */
 static void choose_near(exact_head *head, int64_t i) {
     for (int64_t l = 0; l < head->keys; l++)
         head->counts[l] = llabs(i + head->ahead - l) <= head->attention.window / 2;
 }
 
-/* Those, and positions a multiple of W away. */
+/* The same, and positions at multiples of W. */
 static void choose_strided(exact_head *head, int64_t i) {
     choose_near(head, i);
     for (int64_t l = 0; l < head->keys; l++)
@@ -211,17 +212,17 @@ static void choose_strided(exact_head *head, int64_t i) {
 }
 
 static const formula formulas[] = {
-    [SHOAL_FULL] = {.choose = choose_all},
-    [SHOAL_SHARED_FULL] = {.choose = choose_all, .keys = QUERIES},
-    [SHOAL_CLUSTERED] = {.choose = choose_none, .grouped = true},
-    [SHOAL_I_CLUSTERED] = {.choose = choose_top_keys, .grouped = true},
-    [SHOAL_LSH] = {.choose = choose_chunks, .keys = UNIT_QUERIES},
-    [SHOAL_ORACLE_TOP] = {.choose = choose_best},
-    [SHOAL_SHOAL] = {.choose = choose_own_keys, .grouped = true},
-    [SHOAL_AUTO] = {0}, /* is another kind, as soon as it has picked */
-    [SHOAL_LOCAL] = {.choose = choose_near},
-    [SHOAL_STRIDED] = {.choose = choose_strided},
-    [SHOAL_Q_CLUSTERED] = {.choose = choose_top_keys, .grouped = true},
+    [SHOAL_KIND_FULL] = {.choose = choose_all},
+    [SHOAL_KIND_SHARED_FULL] = {.choose = choose_all, .keys = QUERIES},
+    [SHOAL_KIND_CLUSTERED] = {.choose = choose_none, .grouped = true},
+    [SHOAL_KIND_I_CLUSTERED] = {.choose = choose_top_keys, .grouped = true},
+    [SHOAL_KIND_LSH] = {.choose = choose_chunks, .keys = UNIT_QUERIES},
+    [SHOAL_KIND_ORACLE_TOP] = {.choose = choose_best},
+    [SHOAL_KIND_SHOAL] = {.choose = choose_own_keys, .grouped = true},
+    [SHOAL_KIND_AUTO] = {0}, /* replaced by the kind it picks */
+    [SHOAL_KIND_LOCAL] = {.choose = choose_near},
+    [SHOAL_KIND_STRIDED] = {.choose = choose_strided},
+    [SHOAL_KIND_Q_CLUSTERED] = {.choose = choose_top_keys, .grouped = true},
 };
 
 static const formula *formula_of(const exact_head *head) {
@@ -238,7 +239,7 @@ bool exact_is_known(const exact_head *head) {
            (f->choose != choose_chunks || head->has_chunks);
 }
 
-/* A chunk is 32 positions in the order of (bucket, position). */
+/* A chunk is 32 positions sorted by (bucket, position). */
 void exact_set_buckets(exact_head *head, int64_t round, const int32_t *buckets) {
     for (int64_t i = 0; i < head->queries; i++) {
         int64_t before = 0;
@@ -249,7 +250,7 @@ void exact_set_buckets(exact_head *head, int64_t round, const int32_t *buckets) 
     head->has_chunks = true;
 }
 
-/* ---- A row of weights -------------------------------------------------------------- */
+/* ---- A row of weights ------------------------------------------------------------- */
 
 int64_t exact_members(const exact_head *head, int32_t group) {
     int64_t members = 0;
@@ -273,13 +274,13 @@ int64_t exact_centroid(exact_head *head, int32_t group) {
     return members;
 }
 
-/* The paper's normaliser: the group's mass on the top keys is kept. */
+/* The paper's normaliser: the exact keys keep the mass that the centroid gives them. */
 static bool keeps_mass(const exact_head *head) {
-    return head->attention.kind == SHOAL_I_CLUSTERED &&
+    return head->attention.kind == SHOAL_KIND_I_CLUSTERED &&
            head->attention.normaliser == SHOAL_NORMALISER_CLUSTER;
 }
 
-/* Whose score counts for key l: the query's own, or its centroid's. */
+/* The vector whose score counts for key l: the query, or its centroid. */
 static const double *scored_by(const exact_head *head, int64_t i, int64_t l) {
     return head->counts[l] > 0 ? query_of(head, i) : head->centroid;
 }
@@ -299,9 +300,11 @@ static void one_softmax(exact_head *head, int64_t i) {
             head->scores[l] += exact_tilt_of(head, l);
     }
     softmax(head->scores, all, head->keys, head->weights);
+    if (exact_is_tilted(head))
+        exact_add_dipole(head, i);
 }
 
-/* m, the sum of the centroid's weights over the top keys. */
+/* m, the sum of the centroid's weights over the exact keys. */
 static double top_mass(const exact_head *head) {
     return dot(head->counts, head->shared, head->keys);
 }
@@ -346,8 +349,21 @@ void exact_output(exact_head *head, int64_t i, double *out) {
 
 /* ---- Gradients --------------------------------------------------------------------- */
 
+/* The softmax of the kind shoal, whose row has the dipole besides: the mean is over the
+   row. row: [S], what dweights were. */
+static void tilted_softmax_gradient(exact_head *head, double *row) {
+    const double mean = dot(head->weights, head->dweights, head->keys);
+    memcpy(row, head->dweights, (size_t)head->keys * sizeof(double));
+    for (int64_t l = 0; l < head->keys; l++)
+        head->dweights[l] = exact_base_weight(head, l) * (head->dweights[l] - mean);
+}
+
 static void one_softmax_gradient(exact_head *head, int64_t i, double *dq, double *dkeys) {
-    softmax_gradient(head->weights, head->dweights, head->keys);
+    double *row = head->own;
+    if (exact_is_tilted(head))
+        tilted_softmax_gradient(head, row);
+    else
+        softmax_gradient(head->weights, head->dweights, head->keys);
     for (int64_t l = 0; l < head->keys && head->dbias; l++)
         head->dbias[i * head->keys + l] += head->dweights[l];
     for (int64_t l = 0; l < head->keys; l++)
@@ -355,7 +371,7 @@ static void one_softmax_gradient(exact_head *head, int64_t i, double *dq, double
                        head->counts[l] > 0 ? dq + i * head->dim : head->dcentroid, dkeys);
     if (!exact_is_tilted(head))
         return;
-    exact_tilt_gradient(head, head->dweights, dq + i * head->dim, head->dcentroid, dkeys,
+    exact_tilt_gradient(head, i, head->dweights, row, dq, head->dcentroid, dkeys,
                         head->dshared);
     for (int64_t l = 0; l < head->keys; l++) {
         score_gradient(head, l, head->centroid, head->dshared[l], head->dcentroid, dkeys);
@@ -364,8 +380,8 @@ static void one_softmax_gradient(exact_head *head, int64_t i, double *dq, double
     }
 }
 
-/* The query's softmax has the weights' gradients times m; the centroid's has them off the
-   top keys, and on each of them that of m. */
+/* The query's softmax gets the gradient of the weights times m; the centroid's softmax
+   gets that of the other keys, and on each exact key the gradient of m. */
 static void two_softmaxes_gradient(exact_head *head, int64_t i, double *dq,
                                    double *dkeys) {
     const double mass = top_mass(head);
@@ -387,7 +403,8 @@ static void two_softmaxes_gradient(exact_head *head, int64_t i, double *dq,
     }
 }
 
-/* A centroid's gradient reaches every member divided by the group's size. */
+/* Each member of a cluster gets the centroid's gradient divided by the size of the
+   cluster. */
 static void centroid_gradient(exact_head *head, int32_t group, double *dq) {
     const int64_t members = exact_centroid(head, group);
     for (int64_t i = 0; i < head->queries; i++)
@@ -416,7 +433,7 @@ void exact_output_gradient(exact_head *head, int64_t i, const double *dout, doub
         centroid_gradient(head, head->groups[i], dq);
 }
 
-/* ---- Making a head ----------------------------------------------------------------- */
+/* ---- Creation --------------------------------------------------------------------- */
 
 /* The next `count` doubles of the block. */
 static double *take(double **next, int64_t count) {
@@ -479,13 +496,13 @@ void exact_destroy(exact_head *head) {
     free(head);
 }
 
-/* ---- A head of a problem, by the header's rules ------------------------------------ */
+/* ---- Loading a head of a problem -------------------------------------------------- */
 
-/* One of q, k and v: [batch][heads][positions][features] by strides. */
+/* One of q, k and v: [batch][heads][positions][features] with strides. */
 typedef struct {
     const void *data;
     shoal_dtype dtype;
-    shoal_strides strides;
+    const shoal_strides *strides; /* NULL: contiguous */
     int64_t heads, positions, features;
     const int64_t *offsets, *lengths; /* either may be NULL */
     bool packed;
@@ -498,11 +515,11 @@ static int64_t live_positions(const array *a, int64_t b) {
 }
 
 static double element_of(const array *a, int64_t at) {
-    if (a->dtype == SHOAL_FLOAT32)
+    if (a->dtype == SHOAL_DTYPE_FLOAT32)
         return (double)((const float *)a->data)[at];
-    /* A half by its definition: sign, exponent, and so many bits of fraction. */
+    /* Half precision by definition: sign, exponent and fraction. */
     const uint16_t half = ((const uint16_t *)a->data)[at];
-    const int fraction_bits = a->dtype == SHOAL_FLOAT16 ? 10 : 7;
+    const int fraction_bits = a->dtype == SHOAL_DTYPE_FLOAT16 ? 10 : 7;
     const int most = (1 << (15 - fraction_bits)) - 1, bias = most / 2;
     const int exponent = half >> fraction_bits & most;
     const double fraction = ldexp(half & ((1 << fraction_bits) - 1), -fraction_bits);
@@ -513,14 +530,13 @@ static double element_of(const array *a, int64_t at) {
     return half >> 15 ? -value : value;
 }
 
-/* to [live][features] = the live positions of one head, in double. */
+/* Copies the valid positions of one head to [live][features]. */
 static void copy_head(const array *a, int64_t b, int64_t h, double *to) {
-    shoal_strides s = a->strides;
-    if (s.batch == 0 && s.head == 0 && s.position == 0) {
-        s.position = a->packed ? a->heads * a->features : a->features;
-        s.head = a->packed ? a->features : a->positions * a->features;
-        s.batch = a->heads * a->positions * a->features;
-    }
+    shoal_strides s = {.position = a->packed ? a->heads * a->features : a->features,
+                       .head = a->packed ? a->features : a->positions * a->features,
+                       .batch = a->heads * a->positions * a->features};
+    if (a->strides)
+        s = *a->strides;
     const int64_t from = h * s.head +
                          (a->packed ? a->offsets[b] * s.position : b * s.batch);
     for (int64_t i = 0; i < live_positions(a, b); i++)
@@ -528,25 +544,21 @@ static void copy_head(const array *a, int64_t b, int64_t h, double *to) {
             *to++ = element_of(a, from + i * s.position + f);
 }
 
-static int64_t pair_at(const shoal_problem *problem, shoal_pair_strides s, int64_t b,
-                       int64_t h, int64_t i, int64_t l) {
-    if (s.batch == 0 && s.head == 0 && s.query == 0 && s.key == 0) {
-        s.key = 1;
-        s.query = problem->keys;
-        s.head = problem->queries * s.query;
-        s.batch = problem->heads * s.head;
-    }
-    return b * s.batch + h * s.head + i * s.query + l * s.key;
+static int64_t pair_at(const shoal_problem *problem, const shoal_pair_strides *s,
+                       int64_t b, int64_t h, int64_t i, int64_t l) {
+    if (!s)
+        return ((b * problem->heads + h) * problem->queries + i) * problem->keys + l;
+    return b * s->batch + h * s->head + i * s->query + l * s->key;
 }
 
-static int64_t key_at(const shoal_problem *problem, shoal_strides s, int64_t b, int64_t h,
-                      int64_t l) {
-    if (s.batch == 0 && s.head == 0 && s.position == 0)
+static int64_t key_at(const shoal_problem *problem, const shoal_strides *s, int64_t b,
+                      int64_t h, int64_t l) {
+    if (!s)
         return (b * problem->heads + h) * problem->keys + l;
-    return b * s.batch + h * s.head + l * s.position;
+    return b * s->batch + h * s->head + l * s->position;
 }
 
-/* The biases, the mask and causal order are one bias. */
+/* Sum of bias, key bias, mask and causal order. */
 static double load_bias(const exact_head *head, const shoal_problem *problem,
                         const shoal_inputs *inputs, int64_t b, int64_t h, int64_t i,
                         int64_t l) {
@@ -590,7 +602,7 @@ static bool load_masks(exact_head *head, const shoal_problem *problem,
 
 void exact_choose(exact_head *head, const shoal_plan *plan, const void *state, int64_t at,
                   int64_t longest) {
-    const int32_t *groups = shoal_plan_groups(plan, state);
+    const int32_t *groups = shoal_plan_clusters(plan, state);
     const int32_t *top_keys = shoal_plan_top_keys(plan, state);
     shoal_attention used = head->attention;
     shoal_tilt tilt;
@@ -605,6 +617,8 @@ void exact_choose(exact_head *head, const shoal_plan *plan, const void *state, i
     head->key_clusters = tilt.key_clusters;
     head->projection = tilt.projection;
     head->dual = tilt.dual;
+    head->shares = tilt.shares;
+    head->share_stride = tilt.key_cluster_count;
     head->plan = plan;
     head->state = state;
     head->at = at;
@@ -615,13 +629,13 @@ exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
                        int64_t b, int64_t h) {
     shoal_attention used = *attention;
     array q, k, v;
-    if (plan && (used.kind == SHOAL_AUTO || used.kind == SHOAL_SHOAL))
+    if (plan && (used.kind == SHOAL_KIND_AUTO || used.kind == SHOAL_KIND_SHOAL))
         shoal_plan_picked(plan, NULL, &used);
     const bool own_keys = formula_of(&(exact_head){.attention = used})->keys == KEYS;
-    /* The head's q, k and v; `own_keys`: the keys are not the queries. */
+    /* q, k and v of the head; own_keys: the kind has separate keys. */
     q = (array){.data = inputs->q,
                 .dtype = problem->dtype,
-                .strides = problem->q,
+                .strides = problem->q_strides,
                 .heads = problem->heads,
                 .positions = problem->queries,
                 .features = problem->dim,
@@ -630,7 +644,7 @@ exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
                 .packed = problem->packed != 0};
     k = q;
     k.data = inputs->k;
-    k.strides = problem->k;
+    k.strides = problem->k_strides;
     k.heads = problem->kv_heads ? problem->kv_heads : problem->heads;
     k.positions = problem->keys;
     if (own_keys) {
@@ -639,7 +653,7 @@ exact_head *exact_load(const shoal_problem *problem, const shoal_inputs *inputs,
     }
     v = k;
     v.data = inputs->v;
-    v.strides = problem->v;
+    v.strides = problem->v_strides;
     v.features = problem->value_dim;
     exact_head *head = exact_create(&used, live_positions(&q, b), live_positions(&v, b),
                                     q.features, v.features);

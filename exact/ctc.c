@@ -1,4 +1,5 @@
-/* CTC in logarithms, by the definition: states alternate between blanks and labels. */
+/* CTC by its definition, in the log domain: states alternate between blanks and
+   labels. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,12 +13,12 @@ static double log_sum(double a, double b) {
     return fmax(a, b) + log1p(exp(-fabs(a - b)));
 }
 
-/* The class of state s of 2 L + 1. */
+/* Class of state s, of 2 L + 1 states. */
 static int32_t class_of(const int32_t *labels, int64_t s) {
     return s % 2 ? labels[s / 2] : 0;
 }
 
-/* Whether state s can come right after state s - 2. */
+/* Whether a transition from state s - 2 to s is allowed. */
 static bool skips(const int32_t *labels, int64_t s) {
     return s >= 3 && s % 2 && labels[s / 2] != labels[s / 2 - 1];
 }
@@ -37,7 +38,8 @@ double exact_ctc(int64_t rows, int64_t classes, const double *logits,
         for (int64_t c = 0; c < classes; c++)
             logs[t * classes + c] = logits[t * classes + c] - sum;
     }
-    /* ahead[t][s]: log of all beginnings that end there, row t's own class included. */
+    /* Forward variables: log-probability of all prefixes that end in state s at row t,
+       including row t. */
     for (int64_t t = 0; t < rows; t++)
         for (int64_t s = 0; s < states; s++) {
             const double *before = ahead + (t - 1) * states;
@@ -49,7 +51,8 @@ double exact_ctc(int64_t rows, int64_t classes, const double *logits,
             }
             ahead[t * states + s] = sum + logs[t * classes + class_of(labels, s)];
         }
-    /* behind[t][s]: log of all that can follow after row t, from state s there. */
+    /* Backward variables: log-probability of all continuations after row t from state
+       s. */
     for (int64_t t = rows - 1; t >= 0; t--)
         for (int64_t s = 0; s < states; s++) {
             double sum = t == rows - 1 && s >= states - 2 ? 0 : -INFINITY;

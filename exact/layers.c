@@ -1,4 +1,4 @@
-/* The parts of a transformer, and an encoder layer around its attention. */
+/* Parts of a transformer, and an encoder layer around its attention. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ void exact_linear_gradient(const exact_part *w, int64_t rows, const double *x,
 
 /* ---- Norms ------------------------------------------------------------------------- */
 
-/* Mean of a row, and 1 / its deviation. */
+/* Mean of a row, and the reciprocal of its deviation. */
 static double moments(const double *x, int64_t size, double epsilon, double *inverse) {
     double mean = 0, variance = 0;
     for (int64_t i = 0; i < size; i++)
@@ -55,8 +55,8 @@ void exact_norm(const exact_part *n, double epsilon, int64_t rows, const double 
     }
 }
 
-/* With h = (x - mean) / deviation and g = dy x scale:
-   dx += (g - mean(g) - h mean(g h)) / deviation, dscale += dy h, dshift += dy. */
+/* With h = (x - mean) / deviation and g = dy x scale: dx += (g - mean(g) - h mean(g h))
+   / deviation, dscale += dy h, dshift += dy. */
 void exact_norm_gradient(const exact_part *n, double epsilon, int64_t rows,
                          const double *x, const double *dy, double *dx) {
     const int64_t size = n->outputs;
@@ -80,17 +80,17 @@ void exact_norm_gradient(const exact_part *n, double epsilon, int64_t rows,
 
 /* ---- Activations ------------------------------------------------------------------- */
 
-/* Phi(x), the share of a normal distribution below x; erfc keeps the small tail. */
+/* The normal distribution function; erfc keeps the small tail accurate. */
 static double normal_share(double x) {
     return 0.5 * erfc(-x * sqrt(0.5));
 }
 
 double exact_activation(shoal_activation kind, double x) {
-    return kind == SHOAL_RELU ? fmax(x, 0) : x * normal_share(x);
+    return kind == SHOAL_ACTIVATION_RELU ? fmax(x, 0) : x * normal_share(x);
 }
 
 double exact_activation_slope(shoal_activation kind, double x) {
-    if (kind == SHOAL_RELU)
+    if (kind == SHOAL_ACTIVATION_RELU)
         return x > 0;
     return normal_share(x) + x * exp(-x * x / 2) / sqrt(2 * acos(-1.0));
 }
@@ -165,7 +165,7 @@ void exact_layer_destroy(exact_layer *layer) {
     free(layer);
 }
 
-/* row [size] times what dropout at a place makes of it. */
+/* Multiplies a row [size] by the dropout factors of a place. */
 static void drop(const exact_layer *layer, exact_dropout place, int64_t size,
                  double *row) {
     for (int64_t i = 0; i < size && layer->dropout[place]; i++)
@@ -229,7 +229,7 @@ void exact_layer_row_gradient(exact_layer *layer, const double *x, const double 
         memcpy(layer->dsum, dout, bytes);
         memset(layer->dinner, 0, bytes);
     }
-    /* dinner += what dend says through the feed-forward. */
+    /* dinner += gradient through the feed-forward network. */
     memcpy(layer->branch, layer->dend, (size_t)layer->model * sizeof(double));
     drop(layer, EXACT_DROP_FORWARD, layer->model, layer->branch);
     memset(layer->dhidden, 0, (size_t)layer->wide * sizeof(double));

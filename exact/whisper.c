@@ -1,4 +1,4 @@
-/* Whisper from its definition: convolutions, encoder and decoder. E: width of both. */
+/* Whisper by its definition: convolutions, encoder and decoder. E: width of both. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,14 +7,15 @@
 
 enum { TAPS = 3, NAME = 96 };
 
-/* Rows on their way through the layers. R: rows at most, those of the audio included. */
+/* Buffers of a pass through the layers. R: maximum number of rows, those of the audio
+   included. */
 typedef struct {
     const exact_whisper *model;
     int64_t width;
     double *memory;
     double *normed, *q, *k, *v, *mixed, *out; /* [R][E] */
     double *wide;                             /* [R][4 E] */
-    bool failed; /* a weight is missing or memory ran out: what follows means nothing */
+    bool failed; /* a weight is missing or memory ran out: results are invalid */
 } pass;
 
 static pass pass_begin(const exact_whisper *model, int64_t rows) {
@@ -73,11 +74,11 @@ static void norm(pass *p, const char *prefix, const char *name, int64_t rows,
 
 /* ---- Layers ------------------------------------------------------------------------ */
 
-/* The head whose features begin at `at`: over all keys, or for query r over the first
-   r + 1. */
+/* One head, whose features begin at `at`: over all keys, or causal, where query r sees
+   the first r + 1. */
 static void attend(pass *p, int64_t rows, int64_t keys, int64_t at, int64_t dim,
                    bool causal) {
-    const shoal_attention full = {.kind = SHOAL_FULL};
+    const shoal_attention full = {.kind = SHOAL_KIND_FULL};
     exact_head *head = p->failed ? NULL : exact_create(&full, rows, keys, dim, dim);
     p->failed |= !head;
     for (int64_t d = 0; d < dim && head; d++) {
@@ -127,7 +128,7 @@ static void add_forward(pass *p, const char *prefix, double *x, int64_t rows) {
     norm(p, prefix, "mlp_ln", rows, x, p->normed);
     linear(p, prefix, "mlp.0", rows, width, 4 * width, p->normed, p->wide);
     for (int64_t i = 0; i < rows * 4 * width; i++)
-        p->wide[i] = exact_activation(SHOAL_GELU, p->wide[i]);
+        p->wide[i] = exact_activation(SHOAL_ACTIVATION_GELU, p->wide[i]);
     linear(p, prefix, "mlp.2", rows, 4 * width, width, p->wide, p->out);
     for (int64_t i = 0; i < rows * width; i++)
         x[i] += p->out[i];
@@ -148,16 +149,16 @@ static void convolve(pass *p, const char *name, const double *x, int64_t inputs,
                         sum += part.weight[(o * inputs + i) * TAPS + j] *
                                x[i * length + at];
                 }
-            y[o * made + t] = exact_activation(SHOAL_GELU, sum);
+            y[o * made + t] = exact_activation(SHOAL_ACTIVATION_GELU, sum);
         }
 }
 
-/* ---- The two halves ---------------------------------------------------------------- */
+/* ---- Encoder and decoder ---------------------------------------------------------- */
 
 bool exact_whisper_encode(const exact_whisper *model, const double *features,
                           double *out) {
     const int64_t width = model->width, rows = model->positions, frames = 2 * rows;
-    pass p = pass_begin(model, frames); /* the first convolution has as many columns */
+    pass p = pass_begin(model, frames); /* the first convolution has this many columns */
     const double *positions = require(&p, "encoder.", "positional_embedding", "");
     convolve(&p, "conv1", features, model->mels, frames, 1, p.q);
     convolve(&p, "conv2", p.q, width, frames, 2, p.k);

@@ -41,12 +41,12 @@ typedef struct {
     int N, S;  /* queries, keys */
     int D, Dv; /* features of a query or key, and of a value */
     int C;     /* clusters */
-    int k;     /* keys per cluster that are treated exactly; 0: clustered attention */
+    int k;     /* exact keys per cluster; 0 for clustered attention */
     double scale;
 } problem;
 
-/* What forward finds out and backward needs. The clusters and the exact keys are
-   constants in backward: they are choices, and choices have no derivative. */
+/* Results of forward that backward needs. The clusters and the exact keys are constants
+   in backward: they are choices, and choices have no derivative. */
 typedef struct {
     int *cluster;     /* [N]: the cluster of each query */
     int *size;        /* [C]: members */
@@ -95,10 +95,11 @@ static double normal(void) { /* Box and Muller */
 
 /* ---- Clusters ---------------------------------------------------------------------- */
 
-/* Comparing queries feature by feature would cost D per pair. A hash is cheaper: draw 63
-   random directions and keep one bit for each, the side on which the query lies. The
-   number of bits in which two hashes differ, their Hamming distance, then estimates the
-   angle between two queries, and it is one exclusive or and a bit count. */
+/* Comparing queries feature by feature would cost D per pair. A hash is cheaper: draw
+   63 random directions and keep one bit for each, the side on which the query lies. The
+   Hamming distance of two hashes, the number of bits in which they differ, then
+   estimates the angle between two queries, and needs only an exclusive or and a bit
+   count. */
 static void hash_queries(const problem *p, const double *q, uint64_t *hash) {
     double *direction = zeros((size_t)p->D, sizeof *direction);
     memset(hash, 0, (size_t)p->N * sizeof *hash);
@@ -182,7 +183,7 @@ static void softmax_backward(const double *a, double *da, int count) {
 
 /* ---- Forward ----------------------------------------------------------------------- */
 
-/* What both approximations want to reach. */
+/* The exact result that both approximations aim at. */
 static void full_attention(const problem *p, const double *q, const double *k,
                            const double *v, double *out) {
     double *row = zeros((size_t)p->S, sizeof *row);
@@ -204,7 +205,7 @@ static int is_top(const problem *p, const memory *m, int j, int l) {
     return 0;
 }
 
-/* The mass of cluster j: how much of its row lies on its exact keys. */
+/* The mass of cluster j: the share of its row on its exact keys. */
 static double top_mass(const problem *p, const memory *m, int j) {
     double mass = 0;
     for (int t = 0; t < p->k; t++)
@@ -212,7 +213,7 @@ static double top_mass(const problem *p, const memory *m, int j) {
     return mass;
 }
 
-/* The centroids, their rows of weights, and the keys that they like best. */
+/* The centroids, their rows of weights, and the keys with the largest weights. */
 static void attend_centroids(const problem *p, const double *q, const double *k,
                              memory *m) {
     memset(m->size, 0, (size_t)p->C * sizeof *m->size);
@@ -267,8 +268,9 @@ static void clustered_attention(const problem *p, const double *q, const double 
 
 /* ---- Backward ---------------------------------------------------------------------- */
 
-/* Given dout, the gradient of some loss by the output, adds the gradients by q, k and v.
-   It is the chain rule, applied to the lines above from the last to the first. */
+/* Given dout, the gradient of some loss with respect to the output, adds the gradients
+   with respect to q, k and v. It is the chain rule, applied to the lines above from the
+   last to the first. */
 static void clustered_backward(const problem *p, const double *q, const double *k,
                                const double *v, const memory *m, const double *dout,
                                double *dq, double *dk, double *dv) {
@@ -276,7 +278,7 @@ static void clustered_backward(const problem *p, const double *q, const double *
     double *dcentroid = zeros((size_t)(p->C * p->D), sizeof *dcentroid);
     double *down = zeros((size_t)p->k, sizeof *down);
 
-    /* The part that is each query's own. */
+    /* The part of each query. */
     for (int i = 0; i < p->N; i++) {
         const int j = m->cluster[i], *top = m->top + j * p->k;
         const double *own = m->own + i * p->k, *g = dout + i * p->Dv;
@@ -305,7 +307,7 @@ static void clustered_backward(const problem *p, const double *q, const double *
         }
     }
 
-    /* The part that a cluster shares: through the softmax to centroids and keys. */
+    /* The shared part of a cluster: through the softmax to centroids and keys. */
     for (int j = 0; j < p->C; j++) {
         softmax_backward(m->shared + j * p->S, dshared + j * p->S, p->S);
         for (int l = 0; l < p->S; l++) {
@@ -343,8 +345,8 @@ static void forget(memory *m) {
     free(m->own);
 }
 
-/* Rows around `themes` random directions: what real queries look like, and what makes
-   clusters worth having. */
+/* Rows around `themes` random directions, similar to real queries: without such
+   structure clusters would be useless. */
 static void fill(double *rows, int count, int dim, int themes, double spread) {
     double *theme = zeros((size_t)(themes * dim), sizeof *theme);
     for (int d = 0; d < themes * dim; d++)
@@ -364,9 +366,9 @@ static double relative_error(const double *a, const double *exact, int count) {
     return sqrt(off / all);
 }
 
-/* The largest difference between the gradient by some numbers of q, k and v and what
-   moving them a little does to the loss sum(dout * out). Clusters and exact keys stay as
-   they are, as long as the move is too small to change the latter. */
+/* The largest difference between the gradient and a finite difference of the loss
+   sum(dout * out), for some elements of q, k and v. Clusters and exact keys are
+   unchanged, as long as the step is too small to change the latter. */
 static double check_gradient(const problem *p, double *q, double *k, double *v,
                              memory *m) {
     const int counts[3] = {p->N * p->D, p->S * p->D, p->S * p->Dv};

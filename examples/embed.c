@@ -1,15 +1,17 @@
-/* Texts become vectors, and their similarity is the cosine.
+/* Vectors of texts, and their cosine similarity.
 
        embed MODEL TEXT TEXT ...
 
-   MODEL is the Hugging Face folder of a BERT, RoBERTa or ModernBERT. Prints the cosine of
-   the first text's vector with each of the others'. */
+   MODEL is the Hugging Face folder of a BERT, RoBERTa or ModernBERT. Prints the cosine
+   of the first text's vector with each of the others. */
 #include <shoal_models.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 int main(int count, char **arguments) {
-    const shoal_text_options options = {.normalize = 1}; /* attention: full */
+    const shoal_text_encoder_options options = {.size =
+                                                    sizeof(shoal_text_encoder_options),
+                                                .normalize = 1}; /* full attention by default */
     const int64_t texts = count - 2;
     shoal_context *context;
     shoal_text_encoder *encoder = NULL;
@@ -21,7 +23,7 @@ int main(int count, char **arguments) {
     shoal_status status = shoal_context_create(NULL, &context);
     if (status == SHOAL_OK)
         status = shoal_text_encoder_open(context, arguments[1], &options, &encoder);
-    const int64_t size = encoder ? shoal_text_encoder_info(encoder)->size : 0;
+    const int64_t size = encoder ? shoal_text_encoder_describe(encoder)->width : 0;
     if (status == SHOAL_OK) {
         vectors = malloc((size_t)(texts * size) * sizeof *vectors);
         status = vectors ? shoal_text_encoder_embed(encoder, texts,
@@ -38,7 +40,7 @@ int main(int count, char **arguments) {
     if (status != SHOAL_OK)
         fprintf(stderr, "embed: %s\n", shoal_context_message(context));
     free(vectors);
-    shoal_text_encoder_close(encoder);
+    shoal_text_encoder_destroy(encoder);
     shoal_context_destroy(context);
     return status != SHOAL_OK;
 }

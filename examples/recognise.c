@@ -1,5 +1,5 @@
-/* A recogniser that was trained (train_speech.c, `shoal train speech`) prints the units
-   of recordings with the second at which each begins.
+/* A trained recogniser (train_speech.c, `shoal train speech`) prints the units of
+   recordings with the start of each in seconds.
 
        recognise RUN RECORDING ...
 
@@ -9,7 +9,7 @@
 #include <stdio.h>
 
 int main(int count, char **arguments) {
-    shoal_recogniser_options options = shoal_recogniser_defaults();
+    shoal_recogniser_options options = shoal_recogniser_options_defaults();
     shoal_recogniser *recogniser = NULL;
     shoal_recognition found;
     shoal_context *context;
@@ -17,13 +17,13 @@ int main(int count, char **arguments) {
         fprintf(stderr, "usage: recognise RUN RECORDING ...\n");
         return 2;
     }
-    options.attention = NULL; /* the kind that it was trained with; or "full", "shoal" */
+    options.attention = NULL; /* the kind used in training; or "full", "shoal" */
     shoal_status status = shoal_context_create(NULL, &context);
     if (status == SHOAL_OK)
         status = shoal_recogniser_open(context, arguments[1], &options, &recogniser);
     for (int i = 2; i < count && status == SHOAL_OK; i++) {
         status = shoal_recogniser_recognise_file(recogniser, arguments[i], &found);
-        const double step = shoal_recogniser_describe(recogniser).step_seconds;
+        const double step = shoal_recogniser_describe(recogniser)->step_seconds;
         for (int64_t u = 0; status == SHOAL_OK && u < found.count; u++)
             printf("%7.2f %s\n", (double)found.units[u].begin * step,
                    found.units[u].text);

@@ -1,10 +1,10 @@
-/* A transformer is trained on arrays, saved, and loaded again.
+/* Trains a transformer on arrays, saves it, and loads it again.
 
-   The data are sequences of symbols, and what is wanted at every position is the symbol
-   before it: the model has to learn where to look. Put your own arrays in the place of
-   make_batch's.
+   The data are sequences of symbols, and the target at every position is the symbol
+   before it: the model has to learn where to look. Replace make_batch to use your own
+   arrays.
 
-       train [FILE]      the model goes to FILE, or to previous.safetensors  */
+       train [FILE]      saves the model to FILE, or to previous.safetensors */
 #include <shoal_models.h>
 #include <stdio.h>
 
@@ -12,17 +12,17 @@ enum {
     SYMBOLS = 12,
     LENGTH = 24,
     BATCH = 16,
-    ROWS = BATCH * LENGTH, /* the sequences lie one after another */
+    ROWS = BATCH * LENGTH, /* sequences are concatenated */
     STEPS = 300,
     SEED = 1
 };
 
 typedef struct {
     int64_t offsets[BATCH + 1]; /* sequence b is rows offsets[b] .. [b + 1] - 1 */
-    int32_t tokens[ROWS], targets[ROWS]; /* SHOAL_IGNORED: this position does not count */
+    int32_t tokens[ROWS], targets[ROWS]; /* SHOAL_IGNORED if a position does not count */
 } batch;
 
-/* The batch of a step follows from its number, so that a training can be resumed. */
+/* The batch of a step is a function of its number, so that training can be resumed. */
 static void make_batch(int64_t number, batch *data) {
     for (int b = 0; b <= BATCH; b++)
         data->offsets[b] = (int64_t)b * LENGTH;
@@ -36,10 +36,11 @@ static void make_batch(int64_t number, batch *data) {
 /* Forward and loss; with an optimizer also backward and its step. */
 static shoal_status run(shoal_context *context, shoal_model *model, const batch *data,
                         shoal_optimizer *optimizer, double rate, shoal_loss *loss) {
-    const shoal_model_inputs inputs = {.batch = BATCH,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = BATCH,
                                        .offsets = data->offsets,
                                        .tokens = data->tokens};
-    float *out; /* [ROWS][SYMBOLS]: logits, and in their place the loss's gradient */
+    float *out; /* [ROWS][SYMBOLS]: logits, replaced by the gradient of the loss */
     shoal_status status = shoal_model_forward(model, &inputs, &out);
     if (status == SHOAL_OK)
         status = shoal_cross_entropy(context, ROWS, SYMBOLS, out, data->targets,
@@ -71,12 +72,12 @@ static shoal_status train(shoal_context *context, shoal_model *model) {
     return status;
 }
 
-/* What was saved, on a batch that training never saw. */
+/* Tests the saved model on a batch that was not used in training. */
 static shoal_status test(shoal_context *context, const char *path) {
     static batch data;
     shoal_model *model;
     shoal_loss loss;
-    shoal_status status = shoal_model_load(context, path, BATCH, ROWS, 0, &model);
+    shoal_status status = shoal_model_open(context, path, BATCH, ROWS, 0, &model);
     make_batch(STEPS + 1, &data);
     if (status == SHOAL_OK)
         status = run(context, model, &data, NULL, 0, &loss);
@@ -91,7 +92,8 @@ int main(int count, char **arguments) {
     const char *path = count > 1 ? arguments[1] : "previous.safetensors";
     shoal_context *context;
     shoal_model *model = NULL;
-    shoal_model_config config = {.vocabulary = SYMBOLS,
+    shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                 .vocabulary = SYMBOLS,
                                  .outputs = SYMBOLS,
                                  .max_length = LENGTH,
                                  .layers = 2,

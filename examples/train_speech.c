@@ -1,12 +1,12 @@
-/* A recogniser is trained on a data folder, as Kaldi keeps its data, and evaluated with
-   another kind of attention than it was trained with.
+/* Trains a recogniser on a data folder in Kaldi's format, and evaluates it with another
+   kind of attention than the one used in training.
 
        train_speech DATA RUN [FIELD=VALUE ...]
 
-   DATA has the folders train, dev and test. RUN keeps checkpoint, best model and log: a
-   program that was killed goes on from there when it is started again with the same
-   arguments, to the same bits. Any field of `shoal train speech DATA --print-config` may
-   be set, such as labels=phones.  */
+   DATA has the folders train, dev and test. RUN holds checkpoint, best model and log:
+   after an interruption, the same command continues from there, with the same bits as
+   an uninterrupted run. Any field of `shoal train speech DATA --print-config` may be
+   set, such as labels=phones. */
 #include <shoal_train.h>
 #include <signal.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static int is_cancelled(void *user) {
 
 static void show(void *user, const shoal_train_progress *at) {
     (void)user;
-    if (at->event == SHOAL_AT_VALIDATION)
+    if (at->event == SHOAL_TRAIN_EVENT_VALIDATION)
         printf("step %5d  loss %.4f  error rate %5.1f %%\n", (int)at->done,
                at->validation->loss, 100 - 100 * at->validation->accuracy);
 }
@@ -35,7 +35,7 @@ static void warn(void *user, const char *text) {
     fprintf(stderr, "%s\n", text);
 }
 
-/* "FIELD=VALUE" as a setting; the text is cut in two. */
+/* Splits "FIELD=VALUE" in place. */
 static int split(char *text, shoal_setting *setting) {
     char *value = strchr(text, '=');
     if (!value)
@@ -45,10 +45,10 @@ static int split(char *text, shoal_setting *setting) {
     return 1;
 }
 
-/* The best model with the kind that it has learnt with, and with one in linear time. */
+/* The best model with the kind used in training, and with one in linear time. */
 static shoal_status evaluate(shoal_context *context, const char *run, const char *test,
                              const shoal_speech_train_config *config) {
-    shoal_evaluation_options options = shoal_evaluation_defaults();
+    shoal_evaluation_options options = shoal_evaluation_options_defaults();
     shoal_evaluation *evaluation = NULL;
     shoal_evaluation_row row;
     shoal_evaluation_score score;
@@ -59,7 +59,7 @@ static shoal_status evaluate(shoal_context *context, const char *run, const char
     options.data = test;
     options.cache = config->cache;
     if (status == SHOAL_OK)
-        status = shoal_evaluate(context, run, &options, &evaluation);
+        status = shoal_evaluation_create(context, run, &options, &evaluation);
     for (int i = 0; status == SHOAL_OK &&
                     shoal_evaluation_row_get(evaluation, i, &row) == SHOAL_OK &&
                     shoal_evaluation_score_get(evaluation, i, 0, &score) == SHOAL_OK;
@@ -72,8 +72,8 @@ static shoal_status evaluate(shoal_context *context, const char *run, const char
 int main(int count, char **arguments) {
     enum { MOST = 64 };
     const shoal_train_task *task = shoal_task_find("speech");
-    shoal_speech_train_config config = shoal_speech_defaults(NULL);
-    shoal_run_options options = shoal_run_defaults();
+    shoal_speech_train_config config = shoal_speech_train_config_defaults(NULL);
+    shoal_run_options options = shoal_run_options_defaults();
     shoal_run_result result;
     shoal_context *context;
     shoal_setting settings[MOST];
@@ -89,7 +89,7 @@ int main(int count, char **arguments) {
     options.folder = arguments[2];
     options.resume = 1;
     options.save_seconds = 10;
-    options.settings = settings; /* must be those of a run that goes on */
+    options.settings = settings; /* must be the same when a run continues */
     options.setting_count = count - 3;
     options.callbacks = (shoal_train_callbacks){.progress = show,
                                                 .message = warn,
@@ -99,9 +99,9 @@ int main(int count, char **arguments) {
         status = split(arguments[i], &settings[i - 3])
                      ? shoal_config_set(context, task, &config, settings[i - 3].name,
                                         settings[i - 3].value)
-                     : shoal_context_fail(context, SHOAL_INVALID, "%s: no FIELD=VALUE",
-                                          arguments[i]);
-    signal(SIGINT, interrupt); /* leaves a run that can go on */
+                     : shoal_context_fail(context, SHOAL_INVALID,
+                                          "%s: it must be FIELD=VALUE", arguments[i]);
+    signal(SIGINT, interrupt); /* leaves a run that can be resumed */
     if (status == SHOAL_OK)
         status = shoal_train_run(context, task, &config, &options, &result);
     if (status == SHOAL_OK)

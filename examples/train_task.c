@@ -1,8 +1,9 @@
-/* A task of one's own for libshoal-train: a classifier of long sequences.
+/* A custom task for libshoal-train: a classifier of long sequences.
 
-   A sequence is noise with a sign somewhere in it, which is its class. Put your own data
-   in the place of make_sequence's.
-       train_task FOLDER     trains, or goes on, in a folder for the run  */
+   A sequence is noise with a sign somewhere in it, which is its class. Replace
+   make_sequence to use your own data.
+
+       train_task FOLDER     trains or continues in the folder of the run */
 #include <shoal_train.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -10,16 +11,19 @@
 
 enum { NOISE = 8, SIGNS = 4, MOST_ROWS = 1 << 14, MOST_BATCH = 64 };
 
-/* The configuration begins with what all trainings have; the rest is the task's, and the
-   table says how its fields are spelled in checkpoints and on command lines. */
+/* The configuration begins with the fields of all trainings, followed by the task's;
+   the table defines how its fields are spelled in checkpoints and on command lines. */
 typedef struct {
     shoal_train_config train;
     int64_t length; /* of a sequence */
 } signs_config;
 
-static const shoal_field fields[] = {{"length", SHOAL_FIELD_INTEGER,
-                                      offsetof(signs_config, length), 2, MOST_ROWS, NULL,
-                                      "tokens of a sequence", NULL, NULL},
+static const shoal_field fields[] = {{.name = "length",
+                                      .type = SHOAL_FIELD_TYPE_INTEGER,
+                                      .offset = offsetof(signs_config, length),
+                                      .min = 2,
+                                      .max = MOST_ROWS,
+                                      .about = "tokens per sequence"},
                                      {0}};
 
 static int defaults(void *user, const char *preset, void *whole) {
@@ -30,18 +34,18 @@ static int defaults(void *user, const char *preset, void *whole) {
     model->layers = 1;
     model->heads = 2;
     model->feed_forward = 64;
-    model->pooling = SHOAL_MEAN_ROW; /* one row of logits per sequence */
+    model->pooling = SHOAL_POOLING_MEAN; /* one row of logits per sequence */
     config->train.learning_rate = 3e-3f;
     config->train.batch = 16;
     config->train.steps = 300;
     return preset != NULL; /* there are no others */
 }
 
-/* What `open` makes, and all calls after it are given. */
+/* Created by `open` and passed to all later calls. */
 typedef struct {
     shoal_context *context;
     const signs_config *config;
-    int64_t count; /* sequences of the last batch */
+    int64_t count; /* number of sequences in the last batch */
     int64_t offsets[MOST_BATCH + 1];
     int32_t tokens[MOST_ROWS], classes[MOST_BATCH];
 } sign_data;
@@ -63,7 +67,7 @@ static shoal_status open_signs(void *user, const shoal_task_opening *opening, vo
     return SHOAL_OK;
 }
 
-/* A function of its key alone, so that a training can go on where it was. */
+/* A pure function of its key, so that training can be resumed. */
 static int32_t make_sequence(uint64_t key, int64_t length, int32_t *tokens) {
     const int32_t sign = (int32_t)shoal_random_below(key, 1, 0, SIGNS);
     for (int64_t i = 0; i < length; i++)
@@ -72,7 +76,8 @@ static int32_t make_sequence(uint64_t key, int64_t length, int32_t *tokens) {
     return sign;
 }
 
-/* This process's share of a batch: of several processes each makes some sequences. */
+/* This process's share of a batch: with several processes each generates some
+   sequences. */
 static shoal_status make_batch(void *place, shoal_part part, int64_t number,
                                shoal_share share, shoal_model_inputs *inputs) {
     sign_data *data = place;
@@ -87,7 +92,8 @@ static shoal_status make_batch(void *place, shoal_part part, int64_t number,
                                          config->length,
                                          data->tokens + b * config->length);
     }
-    *inputs = (shoal_model_inputs){.batch = data->count,
+    *inputs = (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                   .batch = data->count,
                                    .offsets = data->offsets,
                                    .tokens = data->tokens,
                                    .first_row = first * config->length,
@@ -95,7 +101,7 @@ static shoal_status make_batch(void *place, shoal_part part, int64_t number,
     return SHOAL_OK;
 }
 
-/* Loss, gradient and what was right, from the model's outputs for that batch. */
+/* Loss, gradient and accuracy from the model's outputs for that batch. */
 static shoal_status step(void *place, const float *out, float *gradient,
                          shoal_train_counts *counts) {
     const sign_data *data = place;
@@ -123,7 +129,7 @@ static const shoal_train_task signs = {.name = "signs",
 
 static void show(void *user, const shoal_train_progress *at) {
     (void)user;
-    if (at->event == SHOAL_AT_VALIDATION)
+    if (at->event == SHOAL_TRAIN_EVENT_VALIDATION)
         printf("step %4d  loss %.4f  right %3.0f %%\n", (int)at->done,
                at->validation->loss, 100 * at->validation->accuracy);
 }
@@ -131,14 +137,14 @@ static void show(void *user, const shoal_train_progress *at) {
 int main(int count, char **arguments) {
     shoal_context *context;
     signs_config config;
-    shoal_run_options options = shoal_run_defaults();
+    shoal_run_options options = shoal_run_options_defaults();
     shoal_run_result result;
     if (count < 2 || shoal_context_create(NULL, &context) != SHOAL_OK)
         return 2;
     options.folder = arguments[1];
     options.resume = 1;
     options.callbacks.progress = show;
-    if (shoal_config_defaults(context, &signs, NULL, &config, sizeof config) ||
+    if (shoal_config_init(context, &signs, NULL, &config, sizeof config) ||
         shoal_config_set(context, &signs, &config, "attention", "shoal") ||
         shoal_train_run(context, &signs, &config, &options, &result)) {
         fprintf(stderr, "%s\n", shoal_context_message(context));

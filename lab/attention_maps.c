@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- A layer's projections -------------------------------------------------------- */
+/* ---- Projections of a layer ------------------------------------------------------- */
 
 static bool find_parameter(shoal_model *model, const char *name, shoal_parameter *found) {
     for (int i = 0; shoal_model_parameter(model, i, found); i++)
@@ -21,13 +21,13 @@ static bool find_parameter(shoal_model *model, const char *name, shoal_parameter
 
 static int64_t elements_of(const shoal_parameter *parameter) {
     int64_t count = 1;
-    for (int i = 0; i < parameter->rank; i++)
+    for (int i = 0; i < parameter->dimensions; i++)
         count *= parameter->shape[i];
     return count;
 }
 
-/* The layer's three products as one: [3 M][M] and [3 M], or false where the model has
-   another shape. */
+/* Concatenates the layer's three projections: [3 M][M] and [3 M]; false if the model
+   has other shapes. */
 static bool copy_projections(shoal_model *model, int64_t layer, int64_t width,
                              const char *part, float *to) {
     static const char *const names[] = {"query", "key", "value"};
@@ -44,7 +44,7 @@ static bool copy_projections(shoal_model *model, int64_t layer, int64_t width,
     return true;
 }
 
-/* Weights of the layers before, and the projections as what gives the outputs. */
+/* Copies the weights of the layers before, and the projections as the output layer. */
 static bool copy_weights(shoal_model *model, int64_t layer, int64_t width,
                          shoal_model *cut) {
     shoal_parameter to, from;
@@ -62,14 +62,16 @@ static bool copy_weights(shoal_model *model, int64_t layer, int64_t width,
     return true;
 }
 
-/* A model that ends before the layer: its outputs are the layer's projections. */
+/* Builds a model that ends before the layer and whose outputs are the layer's
+   projections. */
 static void project_by_layers(shoal_context *context, shoal_model *model,
                               const shoal_attention *kind, int64_t layer,
                               const map_tokens *tokens, float *projected) {
     shoal_model_config config = *shoal_model_settings(model);
     const int64_t width = config.heads * config.head_dim;
     const int64_t offsets[2] = {0, tokens->count};
-    const shoal_model_inputs inputs = {.batch = 1,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = 1,
                                        .offsets = offsets,
                                        .tokens = tokens->ids,
                                        .types = tokens->types};
@@ -78,7 +80,7 @@ static void project_by_layers(shoal_context *context, shoal_model *model,
     config.layers = layer;
     config.attention = *kind;
     config.outputs = 3 * width;
-    config.pooling = SHOAL_EVERY_ROW;
+    config.pooling = SHOAL_POOLING_NONE;
     demand(shoal_model_create(context, &config, 1, 1, tokens->count, 0, &cut),
            EXIT_BAD_INPUT);
     if (!copy_weights(model, layer, width, cut))
@@ -88,7 +90,7 @@ static void project_by_layers(shoal_context *context, shoal_model *model,
     shoal_model_destroy(cut);
 }
 
-/* Of the first layer, before which no model can end. */
+/* The same for the first layer: a model needs at least one layer before its outputs. */
 static void project_words(shoal_model *model, const map_tokens *tokens,
                           float *projected) {
     static const char *const names[] = {"embedding.weight", "positions.weight",
@@ -109,7 +111,8 @@ static void project_words(shoal_model *model, const map_tokens *tokens,
         demand(SHOAL_INVALID, EXIT_BAD_INPUT);
     for (int64_t row = 0; row < tokens->count; row++) {
         const int64_t at[] = {tokens->ids[row], row, tokens->types[row]};
-        /* What the first layer is given: word, position and type added up and normed. */
+        /* Input of the first layer: the normalised sum of word, position and type
+           embeddings. */
         double mean = 0, square = 0;
         for (int64_t i = 0; i < width; i++) {
             x[i] = 0;
@@ -150,13 +153,14 @@ typedef struct {
     int64_t width; /* heads x head_dim */
     shoal_plan *plan;
     float *projected; /* [count][3 width] */
-    float *values;    /* [count][width]: the true ones, kept */
+    float *values;    /* [count][width]: saved true values */
     float *out;       /* [count][width] */
 } weighing;
 
 static void run_plan(weighing *w) {
     const int64_t offsets[2] = {0, w->shape->count};
-    const shoal_inputs inputs = {.q = w->projected,
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                 .q = w->projected,
                                  .k = w->projected + w->width,
                                  .v = w->projected + 2 * w->width,
                                  .query_offsets = offsets,
@@ -169,7 +173,7 @@ static void find_weights(weighing *w, float *weights) {
     const int64_t dim = shape->head_dim;
     for (int64_t first = 0; first < shape->count; first += dim) {
         const int64_t left = shape->count - first, keys = left < dim ? left : dim;
-        /* Values that say which of the keys from `first` on they are, a feature each. */
+        /* Values that are one-hot in the keys from `first` on. */
         for (int64_t key = 0; key < shape->count; key++) {
             float *values = w->projected + (3 * key + 2) * w->width;
             memset(values, 0, (size_t)w->width * sizeof *values);
@@ -195,7 +199,8 @@ static void move_values(weighing *w, bool back) {
     }
 }
 
-/* The true values summed with the weights, against the true output, at w->out. */
+/* Error of the true values summed with the weights, compared with the true output in
+   w->out. */
 static double compare_sums(const weighing *w, const float *weights) {
     const map_shape *shape = w->shape;
     double worst = 0, largest = 0;
@@ -220,16 +225,17 @@ double map_weigh(shoal_context *context, const shoal_attention *kind,
                   .projected = projected};
     const size_t bytes = (size_t)(shape->count * w.width) * sizeof(float);
     const shoal_strides strides = {.head = shape->head_dim, .position = 3 * w.width};
-    const shoal_problem problem = {.batch = 1, /* as the encoder of a model has it */
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = 1, /* the layout of a model's encoder */
                                    .heads = shape->heads,
                                    .queries = shape->count,
                                    .keys = shape->count,
                                    .dim = shape->head_dim,
                                    .value_dim = shape->head_dim,
                                    .packed = 1,
-                                   .q = strides,
-                                   .k = strides,
-                                   .v = strides};
+                                   .q_strides = &strides,
+                                   .k_strides = &strides,
+                                   .v_strides = &strides};
     demand(shoal_plan_create(context, &problem, kind, 0, &w.plan), EXIT_BAD_INPUT);
     w.values = reserve(bytes, 1);
     w.out = reserve(bytes, 1);

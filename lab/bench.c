@@ -1,12 +1,12 @@
-/* shoal bench: the command line, and what the machine is and can do at best. */
+/* shoal bench: the command line, the machine and its peak rates. */
 #define _GNU_SOURCE
 #include "bench.h"
 
-#include <cblas.h>
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "blas.h"
 #include "plot.h"
 
 #if defined(__clang__)
@@ -21,7 +21,7 @@ const char bench_compiler[] = "GCC " __VERSION__;
 #define QUICK_LENGTHS "512..8192"
 enum { DEFAULT_REPEATS = 7, QUICK_REPEATS = 3, DEFAULT_BUDGET = 240, QUICK_BUDGET = 35 };
 
-/* ---- What an option says ----------------------------------------------------------- */
+/* ---- Parsing ---------------------------------------------------------------------- */
 
 static bool take_lengths(void *shared, const char *name, const char *text) {
     bench_job *job = shared;
@@ -34,10 +34,12 @@ static bool take_lengths(void *shared, const char *name, const char *text) {
         for (int64_t length = from; length <= to; length *= 2) {
             const int64_t before = job->lengths ? job->length[job->lengths - 1] : 0;
             if (job->lengths == BENCH_LENGTHS)
-                die(EXIT_USAGE, "--lengths has more than %d lengths", BENCH_LENGTHS);
+                die(EXIT_USAGE, "--lengths has more than %d lengths; give fewer",
+                    BENCH_LENGTHS);
             if (before >= length)
-                die(EXIT_USAGE, "--lengths must grow: %" PRId64 " comes after %" PRId64,
-                    length, before);
+                die(EXIT_USAGE,
+                    "--lengths must increase: %" PRId64 " comes after %" PRId64, length,
+                    before);
             job->length[job->lengths++] = length;
         }
     return true;
@@ -48,79 +50,87 @@ static bool take_lengths(void *shared, const char *name, const char *text) {
 static const char *const modes[] = {"forward", "train", NULL};
 static const char *const scopes[] = {"attention", "layer", NULL};
 
-static const option_row rows[] = {
-    {"kinds", 0, "KINDS",
-     "kinds of attention, as shoal kinds spells them (default:\n" DEFAULT_KINDS
-     ";\nunder mpirun " RANKS_KINDS ")",
-     SETS_KINDS(bench_job, kinds, BENCH_KINDS)},
-    {"lengths", 0, "LIST",
-     "sequence lengths; A..B doubles from A to B (default:\n" DEFAULT_LENGTHS
-     "; with --quick " QUICK_LENGTHS ")",
-     TAKEN_BY(take_lengths)},
-    {"heads", 0, "H", "heads (default: 6)", SETS_INTEGER(bench_job, heads, 1, 4096)},
-    {"dim", 0, "D", "size of a query and of a key (default: 64)",
-     SETS_INTEGER(bench_job, dim, 1, 65536)},
-    {"value-dim", 0, "D", "size of a value (default: as --dim)",
-     SETS_INTEGER(bench_job, value_dim, 1, 65536)},
-    {"feed-forward", 0, "F",
-     "with --scope layer: features inside the feed-forward\n"
-     "(default: 4 H D, so 1536)",
-     SETS_INTEGER(bench_job, feed_forward, 1, 1 << 24)},
-    {"batch", 0, "B", "sequences (default: 1)", SETS_INTEGER(bench_job, batch, 1, 65536)},
-    THREADS_ROW(bench_job),
-    {"mode", 0, "MODE", "forward, or train: forward and backward (default: forward)",
-     SETS_CHOICE(bench_job, train, modes)},
-    {"scope", 0, "SCOPE",
-     "attention, or layer: a whole encoder layer with projections,\n"
-     "feed-forward and norms (default: attention)",
-     SETS_CHOICE(bench_job, layer, scopes)},
-    {"repeats", 0, "R",
-     "repetitions at most, 1 to 100; fewer where time is short\n"
-     "(default: 7; with --quick 3)",
-     SETS_INTEGER(bench_job, repeats, 1, BENCH_REPEATS)},
-    {"quick", 0, NULL, "fewer lengths and repetitions: under 45 seconds",
-     SETS_FLAG(bench_job, quick)},
-    {"budget", 0, "SECONDS",
-     "what would take longer in all is estimated, not measured\n"
-     "(default: 240; with --quick 35)",
-     SETS_INTEGER(bench_job, budget, 1, 1000000)},
-    {"seed", 0, "S", "seed of the data and of the kinds (default: 1)",
-     SETS_SEED(bench_job, seed)},
-    ISA_ROW(bench_job),
-    {"json", 0, NULL, "print one JSON object instead of the table",
-     SETS_FLAG(bench_job, json)},
-    {"csv", 0, "FILE", "write the rows there as comma-separated values",
-     SETS_TEXT(bench_job, csv_path)},
-    {"plot", 0, "FILE",
-     "draw time and memory per element against the length (.svg or .png)",
-     SETS_TEXT(bench_job, plot_path), .take = plot_option},
-    HELP_ROW,
-    {0}};
+static const option_row rows[] =
+    {{"kinds", 0, "KINDS",
+      "kinds of attention, as in shoal kinds (default:\n" DEFAULT_KINDS ";\n"
+      "under mpirun " RANKS_KINDS ")",
+      SETS_KINDS(bench_job, kinds, BENCH_KINDS)},
+     {"lengths", 0, "LIST",
+      "sequence lengths; A..B doubles from A to B (default:\n" DEFAULT_LENGTHS
+      "; with --quick " QUICK_LENGTHS ")",
+      TAKEN_BY(take_lengths)},
+     {"heads", 0, "H", "number of heads (default: 6)",
+      SETS_INTEGER(bench_job, heads, 1, 4096)},
+     {"dim", 0, "D", "dimension of queries and keys (default: 64)",
+      SETS_INTEGER(bench_job, dim, 1, 65536)},
+     {"value-dim", 0, "D", "dimension of values (default: that of --dim)",
+      SETS_INTEGER(bench_job, value_dim, 1, 65536)},
+     {"feed-forward", 0, "F",
+      "with --scope layer: width of the feed-forward network\n"
+      "(default: 4 H D, which is 1536)",
+      SETS_INTEGER(bench_job, feed_forward, 1, 1 << 24)},
+     {"batch", 0, "B", "number of sequences (default: 1)",
+      SETS_INTEGER(bench_job, batch, 1, 65536)},
+     THREADS_ROW(bench_job),
+     {"mode", 0, "MODE", "forward, or train: forward and backward (default: forward)",
+      SETS_CHOICE(bench_job, train, modes)},
+     {"scope", 0, "SCOPE",
+      "attention, or layer: a complete encoder layer with projections,\n"
+      "feed-forward network and norms (default: attention)",
+      SETS_CHOICE(bench_job, layer, scopes)},
+     {"repeats", 0, "R",
+      "maximum number of repetitions, 1 to 100; fewer if time is short\n"
+      "(default: 7; with --quick 3)",
+      SETS_INTEGER(bench_job, repeats, 1, BENCH_REPEATS)},
+     {"quick", 0, NULL, "fewer lengths and repetitions: less than 45 seconds",
+      SETS_FLAG(bench_job, quick)},
+     {"budget", 0, "SECONDS",
+      "total time; kinds and lengths that would exceed it are estimated\n"
+      "(default: 240; with --quick 35)",
+      SETS_INTEGER(bench_job, budget, 1, 1000000)},
+     {"seed", 0, "S", "seed of the data and of the kinds (default: 1)",
+      SETS_SEED(bench_job, seed)},
+     ISA_ROW(bench_job),
+     {"json", 0, NULL, "print one JSON object instead of the table",
+      SETS_FLAG(bench_job, json)},
+     {"csv", 0, "FILE", "write the rows to this file as comma-separated values",
+      SETS_TEXT(bench_job, csv_path)},
+     {"plot", 0, "FILE",
+      "plot time and memory per element against the length (.svg or .png)",
+      SETS_TEXT(bench_job, plot_path), .take = plot_option},
+     HELP_ROW,
+     {0}};
 
-const command_help bench_help =
-    {"bench",
-     "bench [options]",
-     "What each kind of attention costs on this machine, in time and in memory, at\n"
-     "growing lengths, and where it becomes faster than full attention. Every result\n"
-     "is verified before its time is printed. The kinds take turns; best and median\n"
-     "are shown, and how far apart they are. Beside them, measured in the same run:\n"
-     "the rate of a BLAS and of memory.\n",
-     rows,
-     "An element is a position of a sequence. B/elem. plan: what the plan holds\n"
-     "besides inputs and outputs (layer: what the model holds, weights included);\n"
-     "process: how much the process grew at its peak. Where full (or any kind) would\n"
-     "exceed the budget its time is an estimate, marked ~. Ctrl-C shows and saves what\n"
-     "is measured so far. A result that is wrong gets no time, and the exit code is\n"
-     "then 1.\n"
-     "\n"
-     "Under mpirun each process has a run of the positions. One alone and all together\n"
-     "take turns and must agree; the bytes that a process sends in a call stand beside\n"
-     "their times. No --csv and no --plot there.\n",
-     NULL};
+const command_help bench_help = {
+    "bench",
+    "bench [options]",
+    "Measures time and memory of each kind of attention on this machine at growing\n"
+    "lengths, and the length from which it is faster than full attention. Every result "
+    "is\n"
+    "verified before its time is printed. Repetitions of the kinds alternate; the table\n"
+    "has the best time, the median and their distance, and the rates of a BLAS and of\n"
+    "memory measured in the same run.\n",
+    rows,
+    "An element is a position of a sequence. B/elem. plan: bytes of the plan besides\n"
+    "inputs and outputs (layer: bytes of the model including weights); process: growth "
+    "of\n"
+    "the process at its peak. If a kind would exceed the budget, its time is an "
+    "estimate,\n"
+    "marked ~. Ctrl-C prints and saves the results so far. A wrong result has no time, "
+    "and\n"
+    "the exit code is 1.\n"
+    "\n"
+    "Under mpirun each process has a contiguous part of the positions. Calls of a "
+    "single\n"
+    "process and of all processes alternate, and their results must agree; the table "
+    "has\n"
+    "the bytes that a process sends per call. --csv and --plot are not available "
+    "there.\n",
+    NULL};
 
-/* ---- What the machine is ----------------------------------------------------------- */
+/* ---- The machine ------------------------------------------------------------------ */
 
-/* What follows the colon of the first line that begins with the name. */
+/* Text after the colon of the first line that begins with the name. */
 static bool find_line(const char *path, const char *name, char *text, size_t size) {
     char line[512];
     bool found = false;
@@ -136,7 +146,7 @@ static bool find_line(const char *path, const char *name, char *text, size_t siz
     return found;
 }
 
-/* ---- Memory of the process --------------------------------------------------------- */
+/* ---- Memory of the process -------------------------------------------------------- */
 
 static double status_bytes(const char *name) {
     char text[64] = "0";
@@ -159,41 +169,9 @@ double bench_peak_begin(bool *resets) {
     return *resets ? status_bytes("VmRSS") : bench_peak_now();
 }
 
-/* ---- What the machine can do ------------------------------------------------------- */
+/* ---- Peak rates of the machine ---------------------------------------------------- */
 
 static const double measuring_seconds = 0.25;
-
-enum { SIDE = 1024 };
-
-/* Operations per second; 0 where memory is short or the result is wrong. */
-static double sgemm_rate(int threads) {
-    float *a = malloc(3 * sizeof(float) * SIDE * SIDE), *b, *c;
-    double best = INFINITY, begun = seconds_now();
-    bool right = true;
-    if (!a)
-        return 0;
-    b = a + SIDE * SIDE;
-    c = b + SIDE * SIDE;
-    for (int i = 0; i < SIDE * SIDE; i++)
-        a[i] = b[i] = (float)((i / SIDE + i % SIDE) % 7 - 3);
-    openblas_set_num_threads(threads);
-    while (best == INFINITY || seconds_now() - begun < measuring_seconds) {
-        const double start = seconds_now();
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, SIDE, SIDE, SIDE, 1, a,
-                    SIDE, b, SIDE, 0, c, SIDE);
-        best = fmin(best, seconds_now() - start);
-    }
-    /* A product of such matrices is exact in float32, so a row of the result can be
-       compared bit for bit. */
-    for (int column = 0; column < SIDE; column++) {
-        float sum = 0;
-        for (int i = 0; i < SIDE; i++)
-            sum += a[i] * b[i * SIDE + column];
-        right &= sum == c[column];
-    }
-    free(a);
-    return right ? 2.0 * SIDE * SIDE * SIDE / best : 0;
-}
 
 /* a = b + s c over arrays larger than caches; three times their bytes per pass. Threads
    have a slice each, and first fill it, so that its memory is near them. */
@@ -255,7 +233,7 @@ static double triad_rate(int threads) {
 }
 
 void bench_machine_measure(bench_rates *rates, int threads) {
-    rates->sgemm = sgemm_rate(threads);
+    rates->sgemm = blas_sgemm_rate(threads);
     rates->bandwidth = triad_rate(threads);
 }
 
@@ -265,16 +243,18 @@ int bench_command(int count, char **arguments) {
     static bench_job job = {.heads = 6, .dim = 64, .batch = 1, .seed = 1};
     begin_command(&bench_help, count, arguments, &job);
     if (job.layer && job.value_dim > 0 && job.value_dim != job.dim)
-        die(EXIT_USAGE, "--value-dim is %" PRId64 "; in a layer it is --dim, %" PRId64,
+        die(EXIT_USAGE,
+            "--value-dim is %" PRId64
+            "; a layer needs --value-dim equal to --dim, %" PRId64,
             job.value_dim, job.dim);
     if (!job.layer && job.feed_forward > 0)
         die(EXIT_USAGE, "--feed-forward needs --scope layer");
     job.ranks = begin_ranks("Start the job again");
     if (job.ranks && (job.csv_path || job.plot_path))
-        die(EXIT_USAGE, "over several processes there is no --csv and no --plot");
+        die(EXIT_USAGE, "--csv and --plot are not available with several processes");
     if (job.ranks && job.threads == 0)
         job.threads = ranks_threads(job.ranks);
-    /* Sets what was not given. */
+    /* Set defaults. */
     default_kinds(&job.kinds, job.ranks ? RANKS_KINDS : DEFAULT_KINDS);
     if (job.lengths == 0)
         take_lengths(&job, "lengths", job.quick ? QUICK_LENGTHS : DEFAULT_LENGTHS);

@@ -1,30 +1,31 @@
-/* A time is printed for a verified result only.
+/* A time is printed only for a verified result.
 
-   Attention: sampled queries have their exact outputs, by the formulas of exact/ and with
-   the groups and top keys that the plan reports; and no key outside a group's top is
-   better. What lsh hashed to is not reported: it is exact where hashing cannot matter (32
-   positions, one chunk), and at the length in question its weights sum to 1. auto has the
-   bits of what it picked, which is verified.
+   Attention: the outputs of sampled queries equal those of the formulas in exact/ with
+   the clusters and exact keys that the plan reports, and no other key of a cluster has
+   a larger score than its exact keys. lsh does not report its hashes: it is compared
+   where hashing does not matter (32 positions, one chunk), and at the measured length
+   its weights must sum to 1. auto must have the bits of the kind that it picked, which
+   is verified.
 
-   The backward pass: out is linear in v, so with the loss <dout, out> the gradient
-   satisfies <dv, v> = <dout, out> exactly; dout is set to out, which makes both sides
-   large. Scores are products of queries and keys, so scaling either does the same: in
-   every kind with keys of their own, and no key clusters, <dq, q> = <dk, k>. And for
-   another dout, which is 0 but on a few queries of one head, all gradients are the exact
-   ones. Of lsh they are so on 32 positions; at the length in question all queries are
-   scaled, which changes no bucket, and the loss must change as <dq, q> says. */
+   Backward: out is linear in v, so with the loss <dout, out> the gradient satisfies
+   <dv, v> = <dout, out>; dout is set to out, which makes both sides large. Scores are
+   products of queries and keys, so scaling either has the same effect: <dq, q> = <dk,
+   k> in every kind with separate keys and without key clusters. For another dout,
+   nonzero only on a few queries of one head, all gradients must equal the exact ones
+   (for lsh on 32 positions). At the measured length all queries of lsh are scaled,
+   which changes no bucket, and the change of the loss must match <dq, q>. */
 #include "bench.h"
 
 enum {
     SAMPLES = 32,       /* queries */
-    EXACT_SAMPLES = 64, /* of kinds without a choice */
-    FEW = 8,            /* queries with a gradient */
-    SMALL = 32          /* positions in a chunk of lsh */
+    EXACT_SAMPLES = 64, /* for kinds without clusters */
+    FEW = 8,            /* queries with a nonzero gradient */
+    SMALL = 32          /* positions of one chunk of lsh */
 };
 
 static const double tolerance = 1e-5;
 
-/* A step scales the queries by this part. */
+/* Relative step by which the queries are scaled. */
 static const double step_share = 5e-5;
 
 void bench_note(bench_row *row, const char *what, double error, double limit) {
@@ -36,9 +37,9 @@ void bench_note(bench_row *row, const char *what, double error, double limit) {
 
 /* ---- Sampled queries --------------------------------------------------------------- */
 
-/* Adds one query's output to the sums and returns what its top keys are worse than
-   others. Where rounding may have decided between two keys, either is right: it tells
-   nothing. */
+/* Adds one query's output to the sums and returns by how much another key is better
+   than the worst exact key. Keys whose order may depend on rounding are not
+   compared. */
 static double compare_query(exact_head *head, int64_t i, const shoal_attention *attention,
                             const float *out, double *exact, squares *sums) {
     if (head->groups && (head->groups[i] < 0 || head->groups[i] >= attention->clusters))
@@ -46,8 +47,8 @@ static double compare_query(exact_head *head, int64_t i, const shoal_attention *
     exact_output(head, i, exact);
     for (int64_t d = 0; d < head->value_dim && head->margin > 1e-5; d++)
         squares_add(sums, (double)out[d], exact[d]);
-    /* How much better, by the centroid's score, the best key outside the top is than the
-       worst in it. */
+    /* Difference of centroid scores between the best other key and the worst exact
+       key. */
     double worst = INFINITY, best = -INFINITY;
     for (int64_t l = 0; l < head->keys && head->top_keys; l++)
         if (head->counts[l] > 0)
@@ -57,7 +58,7 @@ static double compare_query(exact_head *head, int64_t i, const shoal_attention *
     return fmax(0, best - worst);
 }
 
-/* The given queries, indices into [B][H][N]. */
+/* queries: indices into [B][H][N]. */
 static void compare_queries(const shoal_plan *plan, const bench_data *data,
                             const shoal_attention *attention, const int64_t *queries,
                             int64_t count, squares *sums, double *regret) {
@@ -85,7 +86,7 @@ static void compare_queries(const shoal_plan *plan, const bench_data *data,
 static void check_samples(const shoal_plan *plan, const bench_data *data,
                           const shoal_attention *attention, uint64_t seed,
                           bench_row *row) {
-    const bool groups = shoal_plan_groups(plan, NULL) != NULL;
+    const bool groups = shoal_plan_clusters(plan, NULL) != NULL;
     const bool all_keys = kind_facts(attention)->exact;
     int64_t queries[EXACT_SAMPLES];
     squares sums = {0};
@@ -96,30 +97,31 @@ static void check_samples(const shoal_plan *plan, const bench_data *data,
         queries[s] =
             (int64_t)(draw % (uint64_t)(data->batch * data->heads * data->length));
         for (int64_t at = s; at > 0 && queries[at - 1] > queries[at]; at--) {
-            const int64_t larger = queries[at - 1]; /* a head's come together */
+            const int64_t larger = queries[at - 1]; /* sorted, so that those of a head
+                                                       are adjacent */
             queries[at - 1] = queries[at];
             queries[at] = larger;
         }
     }
     compare_queries(plan, data, attention, queries, count, &sums, &regret);
     bench_note(row,
-               groups     ? "formula with the plan's groups, 32 sampled queries"
+               groups     ? "formula with the plan's clusters, 32 sampled queries"
                : all_keys ? "exact attention, 64 sampled queries"
-                          : "own formula, 32 sampled queries",
+                          : "formula of the kind, 32 sampled queries",
                squares_relative(sums), tolerance);
     if (shoal_plan_top_keys(plan, NULL))
-        bench_note(row, "no better key outside the top", regret, 1e-4);
+        bench_note(row, "no better key than the exact keys", regret, 1e-4);
 }
 
 /* ---- Gradients --------------------------------------------------------------------- */
 
-/* Of one head, exact: dq, dk [N][D], dv [N][Dv]. */
+/* Exact gradients of one head: dq, dk [N][D], dv [N][Dv]. */
 typedef struct {
     double *dq, *dk, *dv, *dout; /* dout: [Dv] */
 } exact_gradients;
 
-/* Sets dout to v on up to FEW queries of the head, one from each part of them, and adds
-   their gradients. Where rounding may have decided between two keys dout stays 0. */
+/* Sets dout to v on up to FEW queries of the head, one from each part, and adds their
+   gradients. dout stays 0 where the choice of keys may depend on rounding. */
 static void draw_gradients(const bench_data *data, exact_head *head, int64_t at,
                            uint64_t seed, exact_gradients *exact) {
     const int64_t n = data->length, few = n < FEW ? n : FEW, Dv = data->value_dim;
@@ -149,7 +151,7 @@ double bench_worst(squares sums[3], double share) {
     return worst;
 }
 
-/* Of the three, over all heads. */
+/* Error of the three gradients over all heads. */
 static double gradients_error(const bench_data *data, int64_t at, bool own_keys,
                               const exact_gradients *exact) {
     const float *const made[] = {data->dv, data->dq, data->dk};
@@ -164,7 +166,7 @@ static double gradients_error(const bench_data *data, int64_t at, bool own_keys,
     return bench_worst(sums, 1e-2);
 }
 
-/* A gradient of few queries, in one head, against the exact one. */
+/* Compares the gradient of a few queries of one head with the exact one. */
 static void check_few(shoal_plan *plan, const bench_data *data,
                       const shoal_attention *attention, uint64_t seed, bench_row *row,
                       const char *what) {
@@ -193,10 +195,10 @@ static void check_few(shoal_plan *plan, const bench_data *data,
     free(memory);
 }
 
-/* The loss <dout, out> with all queries scaled, and what the gradient says about the way
-   there, as far as they really moved after rounding. Relative to the gradient's size, and
-   never to less than what rounding makes of the loss: few positions have gradients
-   near 0. */
+/* Compares the change of the loss <dout, out> when all queries are scaled with the
+   prediction of the gradient for the step actually made after rounding. The error is
+   relative to the gradient, but at least to the rounding error of the loss: with few
+   positions gradients are near 0. */
 static void check_scaling(shoal_plan *plan, const bench_data *data,
                           const shoal_attention *attention, bench_row *row) {
     shoal_inputs inputs = bench_inputs(data, attention);
@@ -222,9 +224,9 @@ static double relative(double a, double b) {
     return a == b ? 0 : fabs(a - b) / fmax(fabs(a), fabs(b));
 }
 
-/* ---- lsh, whose choices are not reported ------------------------------------------- */
+/* ---- lsh, which does not report its buckets --------------------------------------- */
 
-/* All positions are in one chunk, whatever they hashed to. */
+/* With one chunk the result does not depend on the hashes. */
 static void check_small(bench_job *job, const shoal_attention *attention,
                         bench_row *row) {
     bench_data data;
@@ -249,22 +251,23 @@ static void check_small(bench_job *job, const shoal_attention *attention,
     bench_data_destroy(&data);
 }
 
-/* ---- All of the attention ---------------------------------------------------------- */
+/* ---- Attention -------------------------------------------------------------------- */
 
 static void verify(bench_job *job, shoal_plan *plan, bench_data *data,
                    const shoal_attention *attention, bench_row *row) {
-    const bool reported = attention->rounds == 0; /* buckets are not */
+    const bool reported = attention->rounds == 0; /* lsh does not report its buckets */
     if (reported)
         check_samples(plan, data, attention, job->seed, row);
     else
         check_small(job, attention, row);
     if (job->train) {
-        /* Of the call that was timed, where dout is out. */
+        /* For the timed call, where dout is out. */
         bench_note(row, "<dv, v> = <dout, out>",
                    relative(dot_floats(data->dv, data->v, data->value_count),
                             dot_floats(data->dout, data->out, data->value_count)),
                    1e-5);
-        /* Key clusters compare keys with the keys' centre, which is a constant. */
+        /* Key clusters compare keys with the mean of the keys, which is treated as a
+           constant. */
         if (!kind_facts(attention)->keys_are_queries && attention->keyclusters == 0)
             bench_note(row, "<dq, q> = <dk, k>",
                        relative(dot_floats(data->dq, data->q, data->query_count),
@@ -276,7 +279,7 @@ static void verify(bench_job *job, shoal_plan *plan, bench_data *data,
             check_scaling(plan, data, attention, row);
     }
     if (!reported) {
-        /* Values that are all 1 have only one average. */
+        /* The average of values that are all 1 is 1. */
         shoal_inputs inputs = bench_inputs(data, attention);
         double largest = 0;
         for (int64_t i = 0; i < data->value_count; i++)
@@ -294,17 +297,17 @@ void bench_verify(bench_job *job, shoal_plan *plan, bench_data *data, int kind,
     shoal_attention used;
     demand(shoal_plan_picked(plan, NULL, &used), EXIT_USAGE);
     const bool picked = used.kind != job->kinds.attention[kind].kind;
-    /* shoal-C tells what it chose only where backward will ask for it. */
+    /* shoal-C reports its choices only in plans with backward. */
     const bool silent = used.keyclusters > 0 && !job->train;
     if (picked || silent) {
-        /* Another plan's call with the same inputs, which must give the same bits, is
-           verified in place of the first. */
+        /* A call of another plan with the same inputs must give the same bits and is
+           verified instead. */
         const uint64_t digest = bench_digest(data);
         shoal_plan *other =
             bench_plan(job, data, &used, silent || job->train ? SHOAL_WITH_BACKWARD : 0);
         bench_call(other, data, &used);
         bench_note(row,
-                   picked ? "the bits of what it picked"
+                   picked ? "the bits of the kind it picked"
                           : "the bits of a plan with backward",
                    bench_digest(data) != digest, 0.5);
         verify(job, other, data, &used, row);

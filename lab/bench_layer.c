@@ -1,47 +1,49 @@
-/* --scope layer: the paper's whole layer as a model of one layer over features, and what
-   is known about its results.
+/* --scope layer: the paper's layer as a model of one layer over features, and its
+   verification.
 
-   The weights are drawn as for a training, except those of the three projections, which
-   are permutations with signs: a one in every row and column. A product takes as long
-   whatever its numbers are, and so the queries, keys and values are known to the last
-   bit. Given the same, the attention alone makes the same choices, and it tells them.
+   Weights are drawn as for training, except those of the three projections, which are
+   signed permutation matrices. The time of a product does not depend on its numbers,
+   and queries, keys and values are known exactly. The attention alone, given the same
+   inputs, makes the same choices and reports them.
 
-   So the attention is run alone and verified as --scope attention verifies it. Around its
-   output, sampled rows of the layer are computed exactly. The gradients are checked
-   twice. Those that were timed: parameters behind the attention change nothing that it
-   chooses, so the loss along their gradient has the slope |gradient|^2, which a central
-   difference of two forward passes must give. The norm behind the attention does not care
-   how long its rows are, so the gradient there is at right angles to them:
+   Therefore the attention is run alone and verified as in --scope attention, and
+   sampled rows of the layer are computed exactly around its output. Gradients are
+   checked twice. For the timed gradients: parameters behind the attention do not affect
+   its choices, so the loss along their gradient has the slope |gradient|^2, which is
+   compared with a central difference of two forward passes. The norm behind the
+   attention is invariant to scaling of its rows, so the gradient there is orthogonal to
+   them:
 
        <dx, x> = <dWq, Wq> + <dWk, Wk> + <dWv, Wv> - <dWo, Wo> - <dbo, bo>.
 
-   And all of them, for another gradient of the output that is 0 but on a few rows. For
-   those the way back to the attention is computed exactly; the attention's own gradients
-   come from its plan, alone; and as the projections are permutations, the features'
-   gradient follows for all rows, and those of the projections row by row. */
+   Then all gradients for another gradient of the output that is nonzero on a few rows
+   only. For those rows the backward pass down to the attention is computed exactly; the
+   attention's own gradients come from its plan; and because the projections are
+   permutations, the gradients of the features follow for all rows, and those of the
+   projections row by row. */
 #include "bench.h"
 
 enum {
-    ROWS = 64, /* compared with the exact layer */
-    FEW = 16,  /* rows with a gradient */
+    ROWS = 64, /* rows compared with the exact layer */
+    FEW = 16,  /* rows with a nonzero gradient */
     SAMPLED_OUTPUTS = 4,
-    BEHIND = 2 * EXACT_OUTPUT, /* the first part behind the attention, and the end of */
-    PARTS = 2 * EXACT_PARTS    /* all of them */
+    BEHIND = 2 * EXACT_OUTPUT, /* first parameter behind the attention */
+    PARTS = 2 * EXACT_PARTS    /* number of parameters */
 };
 
 static const double tolerance = 1e-5, gradient_tolerance = 5e-5;
 
-/* A step moves the parameters by this part of their length. */
+/* Step size relative to the norm of the parameters. */
 static const double step_share = 1e-3;
 
-/* ---- Making one -------------------------------------------------------------------- */
+/* ---- Creation --------------------------------------------------------------------- */
 
-/* No weight is 0 or 1, which could hide a mistake: vectors behind the attention get
-   noise. Biases of the projections stay 0. */
+/* Vectors behind the attention get noise, since weights of 0 or 1 could hide an error.
+   Biases of the projections stay 0. */
 static void set_weights(const bench_layer *layer, const bench_data *data, uint64_t seed) {
     const int64_t model = data->heads * data->dim;
     for (int p = BEHIND; p < PARTS; p++)
-        for (int64_t i = 0; layer->parts[p].rank == 1 && i < layer->counts[p]; i++)
+        for (int64_t i = 0; layer->parts[p].dimensions == 1 && i < layer->counts[p]; i++)
             layer->parts[p].values[i] +=
                 0.1f * bench_noise(seed, (uint64_t)(32 + p - BEHIND), i);
     for (int p = 0; p < BENCH_PROJECTIONS; p++) {
@@ -58,15 +60,16 @@ static void set_weights(const bench_layer *layer, const bench_data *data, uint64
 
 void bench_layer_create(const bench_job *job, const bench_data *data, int kind,
                         shoal_transport *over, bench_layer *layer) {
-    const shoal_model_config config = {.max_length = data->length,
+    const shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                       .max_length = data->length,
                                        .layers = 1,
                                        .heads = data->heads,
                                        .head_dim = data->dim,
                                        .feed_forward = job->feed_forward,
                                        .attention = job->kinds.attention[kind],
                                        .norm = SHOAL_NORM_POST,
-                                       .activation = SHOAL_GELU,
-                                       .positions = SHOAL_NO_POSITIONS};
+                                       .activation = SHOAL_ACTIVATION_GELU,
+                                       .positions = SHOAL_POSITIONS_NONE};
     const unsigned flags = job->train ? SHOAL_WITH_BACKWARD : 0;
     const int64_t rows = data->batch * data->length;
     shoal_parameter found;
@@ -80,15 +83,17 @@ void bench_layer_create(const bench_job *job, const bench_data *data, int kind,
         for (int p = 0; p < PARTS; p++)
             if (strstr(found.name, exact_part_names[p / 2][p % 2])) {
                 layer->parts[p] = found;
-                layer->counts[p] = found.shape[0] * (found.rank > 1 ? found.shape[1] : 1);
+                layer->counts[p] = found.shape[0] *
+                                   (found.dimensions > 1 ? found.shape[1] : 1);
             }
     set_weights(layer, data, job->seed);
 }
 
-/* ---- Running it -------------------------------------------------------------------- */
+/* ---- Calls ------------------------------------------------------------------------ */
 
 static void forward(bench_layer *layer, const bench_data *data, bool backward) {
-    const shoal_model_inputs inputs = {.batch = data->batch,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = data->batch,
                                        .offsets = data->offsets,
                                        .features = data->features};
     demand(shoal_model_forward(layer->model, &inputs, &layer->out), EXIT_USAGE);
@@ -117,7 +122,8 @@ uint64_t bench_layer_digest(const bench_layer *layer, const bench_data *data) {
 
 /* ---- The layer in exact arithmetic ------------------------------------------------- */
 
-/* Values, and gradients to be added to, of the parts behind the attention. */
+/* Values of the parameters behind the attention, and accumulators for their
+   gradients. */
 typedef struct {
     exact_layer *layer;
     double *memory;
@@ -155,7 +161,7 @@ static layer_copy layer_copy_create(const bench_job *job, const bench_layer *fro
     return copy;
 }
 
-/* x and attended of a row of the data, whose `out` is the attention's. */
+/* Loads x and attended of a row; `out` of the data is the output of the attention. */
 static void load_row(layer_copy *copy, const bench_data *data, int64_t row) {
     const int64_t model = copy->layer->model;
     for (int64_t a = 0; a < model; a++) {
@@ -178,11 +184,11 @@ static void check_rows(const bench_job *job, const bench_layer *layer,
             squares_add(&sums, (double)layer->out[at * model + a], exact[a]);
     }
     layer_copy_destroy(&copy);
-    bench_note(row, "the layer around its attention, 64 sampled rows",
-               squares_relative(sums), tolerance);
+    bench_note(row, "layer around its attention, 64 sampled rows", squares_relative(sums),
+               tolerance);
 }
 
-/* ---- The layer's gradients that were timed ----------------------------------------- */
+/* ---- The timed gradients of the layer --------------------------------------------- */
 
 typedef struct {
     const bench_job *job;
@@ -207,12 +213,12 @@ static void check_lengths(const gradient_check *check) {
         left -= p >= BEHIND ? -one : one;
         size += fabs(one);
     }
-    bench_note(check->row, "<dx, x> = what the weights' gradients say",
+    bench_note(check->row, "<dx, x> = sum over the weights' gradients",
                left == 0 ? 0 : fabs(left) / size, 1e-4);
 }
 
-/* Puts saved + step x gradient into the parameters behind the attention; returns what the
-   gradient says about the way there, after rounding. */
+/* Sets the parameters behind the attention to saved + step x gradient; returns the
+   change of the loss that the gradient predicts for the rounded step. */
 static double move_parts(const bench_layer *layer, const float *saved, double step) {
     double predicted = 0;
     for (int p = BEHIND; p < PARTS; saved += layer->counts[p++]) {
@@ -226,7 +232,7 @@ static double move_parts(const bench_layer *layer, const float *saved, double st
     return predicted;
 }
 
-/* `length`: of those parameters as one vector; `slope`: of their gradient. */
+/* `length` is the norm of those parameters, `slope` that of their gradient. */
 static void check_slope(const gradient_check *check) {
     const bench_layer *layer = check->layer;
     double length = 0, slope = 0, loss[2] = {0}, predicted[2] = {0};
@@ -258,9 +264,9 @@ static void check_slope(const gradient_check *check) {
                difference == 0 ? 0 : difference / (fabs(expected) + rounding), 2e-3);
 }
 
-/* ---- A gradient of few rows -------------------------------------------------------- */
+/* ---- A gradient of a few rows ----------------------------------------------------- */
 
-/* Row number `s` of the few: one from each part of the rows, so none comes twice. */
+/* The s-th of the few rows: one from each part, so that they are distinct. */
 static int64_t sampled_row(const gradient_check *check, int64_t s, int64_t few) {
     const int64_t first = s * check->rows / few, next = (s + 1) * check->rows / few;
     const uint64_t draw =
@@ -268,8 +274,8 @@ static int64_t sampled_row(const gradient_check *check, int64_t s, int64_t few) 
     return first + (int64_t)(draw % (uint64_t)(next - first));
 }
 
-/* Fills slope, and dout of the attention; dx [few][M] is what reaches the features past
-   the attention. */
+/* Fills slope, and dout of the attention; dx [few][M] is the gradient that bypasses the
+   attention through the residual connection. */
 static void way_back(const gradient_check *check, layer_copy *copy, int64_t few,
                      double *dx) {
     bench_data *data = check->data;
@@ -290,7 +296,7 @@ static void way_back(const gradient_check *check, layer_copy *copy, int64_t few,
     }
 }
 
-/* Feature `a` of a projection's gradient at a row. */
+/* Feature `a` of the gradient of a projection at a row. */
 static double projected(const gradient_check *check, int projection, int64_t row,
                         int64_t a) {
     const bench_data *data = check->data;
@@ -324,7 +330,7 @@ static void check_features(const gradient_check *check, int64_t few, const doubl
                gradient_tolerance);
 }
 
-/* Some rows of a projection's weight, each with its bias. */
+/* Compares some rows of a projection's weight, each with its bias. */
 static squares projection_error(const gradient_check *check, int p, double *expected) {
     const int64_t model = check->model;
     const shoal_parameter *weight = &check->layer->parts[2 * p], *bias = weight + 1;
@@ -385,7 +391,7 @@ static void check_few(const gradient_check *check) {
     free(dx);
 }
 
-/* ---- All of the layer -------------------------------------------------------------- */
+/* ---- The layer -------------------------------------------------------------------- */
 
 void bench_verify_layer(bench_job *job, bench_layer *layer, bench_data *data, int kind,
                         bench_row *row) {

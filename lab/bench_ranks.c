@@ -1,14 +1,14 @@
-/* shoal bench under a launcher: each rank has a run of the positions, and the first one
-   has the whole as well. One process alone (the first rank, while the others wait) and
-   all ranks together take turns, so that both times are of the same minutes. What the
-   ranks make must be what the one process makes: the same groups, outputs and gradients
-   to rounding. Beside the times stand the bytes that a rank sends. */
+/* shoal bench under a launcher: each rank has a contiguous part of the positions, and
+   rank 0 also has all of them. Calls of rank 0 alone (while the others wait) and of all
+   ranks together alternate, so that both are timed under the same conditions. Their
+   results must agree: the same clusters, and outputs and gradients up to rounding. The
+   table has the bytes that a rank sends. */
 #include "bench.h"
 
-/* How far ranks may be from one process. */
+/* Maximum relative difference between several ranks and one process. */
 static const double out_tolerance = 1e-5, gradient_tolerance = 1e-4;
 
-/* A call this long needs no warming up: the verified one counts as a repetition. */
+/* A call of this length needs no warm-up: the verified call counts as a repetition. */
 static const double long_call = 1;
 
 typedef struct {
@@ -18,16 +18,16 @@ typedef struct {
 
 typedef struct {
     bool measured;
-    double alone, together; /* seconds, the best */
-    double workspace;       /* bytes of a rank's plan or model, the most */
-    int64_t sent;           /* bytes by a rank in one call, the most */
+    double alone, together; /* seconds, best call */
+    double workspace;       /* bytes of the plan or model, maximum over ranks */
+    int64_t sent;           /* bytes sent per call, maximum over ranks */
     squares out, gradients, groups;
 } ranks_row;
 
 typedef struct {
     bench_job *job;
     shoal_transport *over;
-    int at; /* which length */
+    int at; /* index of the length */
     side whole, part;
     ranks_row rows[BENCH_LENGTHS][BENCH_KINDS];
 } ranks_run;
@@ -42,7 +42,7 @@ static bool is_first(const ranks_run *run) {
 
 /* ---- Calls ------------------------------------------------------------------------- */
 
-/* The largest of what the ranks have. */
+/* Maximum over the ranks. */
 static double largest(const ranks_run *run, double mine) {
     double *all = reserve((size_t)run->over->ranks, sizeof *all), most = NAN;
     if (run->over->gather(run->over, sizeof mine, &mine, all) == SHOAL_OK) {
@@ -58,7 +58,7 @@ static bool first_says(const ranks_run *run, bool what) {
     return largest(run, is_first(run) && what) != 0;
 }
 
-/* One call of each; the times replace longer ones. */
+/* Calls each once and keeps the shorter times. */
 static void take_turn(ranks_run *run, int kind, ranks_row *row) {
     const bench_job *job = run->job;
     double alone = 0;
@@ -76,8 +76,8 @@ static void take_turn(ranks_run *run, int kind, ranks_row *row) {
 
 /* ---- Comparing --------------------------------------------------------------------- */
 
-/* Rows of four bytes a feature, floats or integers: part [units][rows of this rank]
-   [features] of every rank, beside whole [units][N][features], which the first has. */
+/* Rows of four-byte elements, floats or integers: part [units][rows of this rank]
+   [features] on every rank, and whole [units][N][features] on rank 0. */
 typedef struct {
     const void *part, *whole;
     int64_t units, features;
@@ -86,10 +86,10 @@ typedef struct {
 } comparison;
 
 static _Noreturn void cannot_compare(const ranks_run *run) {
-    die(EXIT_RESOURCES, "the ranks' results cannot be compared: %s", run->over->message);
+    die(EXIT_RESOURCES, "cannot compare the ranks' results: %s", run->over->message);
 }
 
-/* Unit by unit everybody's rows come to the first rank. */
+/* Rank 0 receives the rows of all ranks unit by unit. */
 static void compare_rows(const ranks_run *run, const comparison *c) {
     const int64_t row = 4 * c->features, N = run->job->length[run->at];
     const int64_t own = run->part.data.length;
@@ -119,8 +119,8 @@ static void compare_rows(const ranks_run *run, const comparison *c) {
 static void compare_attention(ranks_run *run, ranks_row *row) {
     const bench_data *part = &run->part.data, *whole = &run->whole.data;
     const int64_t units = part->batch * part->heads;
-    const int32_t *groups = shoal_plan_groups(run->part.called.plan, NULL);
-    const int32_t *all = is_first(run) ? shoal_plan_groups(run->whole.called.plan, NULL)
+    const int32_t *groups = shoal_plan_clusters(run->part.called.plan, NULL);
+    const int32_t *all = is_first(run) ? shoal_plan_clusters(run->whole.called.plan, NULL)
                                        : NULL;
     const int64_t D = part->dim, Dv = part->value_dim;
     const comparison rows[] = {{part->out, whole->out, units, Dv, false, &row->out},
@@ -132,7 +132,7 @@ static void compare_attention(ranks_run *run, ranks_row *row) {
         compare_rows(run, &rows[i]);
 }
 
-/* The parameters' gradients are the sum of the ranks'. */
+/* Gradients of the parameters are summed over the ranks. */
 static void compare_layer(ranks_run *run, ranks_row *row) {
     const bench_data *part = &run->part.data, *whole = &run->whole.data;
     const bench_layer *layer = &run->part.called.layer;
@@ -149,7 +149,7 @@ static void compare_layer(ranks_run *run, ranks_row *row) {
     const int64_t count = shoal_model_vectors(layer->model, NULL, &mine);
     float *sum = reserve((size_t)count, sizeof *sum);
     memcpy(sum, mine, sizeof *sum * (size_t)count);
-    if (run->over->sum(run->over, SHOAL_SUM_FLOAT, count, sum) != SHOAL_OK)
+    if (run->over->sum(run->over, SHOAL_SUM_TYPE_FLOAT, count, sum) != SHOAL_OK)
         cannot_compare(run);
     if (is_first(run)) {
         shoal_model_vectors(run->whole.called.layer.model, NULL, &expected);
@@ -169,7 +169,7 @@ static void measure(ranks_run *run, int kind, ranks_row *row) {
     first_alone_end(run->over);
     bench_subject_create(job, &part->data, kind, run->over, &run->part.called);
     *row = (ranks_row){.alone = INFINITY, .together = INFINITY};
-    take_turn(run, kind, row); /* is verified */
+    take_turn(run, kind, row); /* this call is verified */
     const uint64_t digest = bench_subject_digest(job, &part->called, &part->data);
     if (job->layer)
         compare_layer(run, row);
@@ -221,21 +221,22 @@ static int print_result(const ranks_run *run) {
                                 job->layer ? "layer" : "attention", "rows", rows));
 }
 
-/* ---- The road ---------------------------------------------------------------------- */
+/* ---- Measurement ------------------------------------------------------------------ */
 
 static void run_kind(ranks_run *run, int kind) {
     bench_job *job = run->job;
     const bool prints = is_first(run) && !job->json;
     const double left = (double)job->budget - (seconds_now() - job->begun);
     const ranks_row *before = run->at > 0 ? &run->rows[run->at - 1][kind] : NULL;
-    double expected = 0; /* seconds of all calls, from the length before; 0: not known */
+    double expected = 0; /* seconds of all calls, from the previous length; 0 if
+                            unknown */
     if (before && before->measured)
         expected = (before->alone + before->together) * (double)(job->repeats + 1) *
                    bench_operations(job, kind, job->length[run->at]) /
                    bench_operations(job, kind, job->length[run->at - 1]);
     if (first_says(run, expected > left)) {
         if (prints)
-            printf("%8" PRId64 "  %-24s left out: --budget is over\n",
+            printf("%8" PRId64 "  %-24s skipped: the budget is used up\n",
                    job->length[run->at], job->kinds.names[kind]);
         return;
     }
@@ -250,7 +251,7 @@ static void run_kind(ranks_run *run, int kind) {
             printf(" %10s %9.1e\n", bytes_text(row->workspace),
                    squares_relative(row->out));
         else
-            printf(" WRONG: outputs are %.1e, gradients %.1e, groups %.1e apart\n",
+            printf(" WRONG: difference of outputs %.1e, gradients %.1e, clusters %.1e\n",
                    squares_relative(row->out), squares_relative(row->gradients),
                    squares_relative(row->groups));
         fflush(stdout);
@@ -265,7 +266,8 @@ int bench_over_ranks(bench_job *job) {
     job->begun = seconds_now();
     if (is_first(&run) && !job->json) {
         bench_print_subject(job);
-        printf("%d ranks; alone: the first of them with all positions\n\n",
+        printf("%d ranks; alone: rank 0 with all positions\n"
+               "\n",
                (int)run.over->ranks);
         printf("%8s  %-24s %10s %10s %7s %10s %10s %9s\n", "N", "kind", "alone ms",
                "ranks ms", "times", "sent", "memory", "apart");

@@ -1,4 +1,4 @@
-/* What was measured: summaries, the table, the .csv file, JSON and the picture. */
+/* Output of shoal bench: summaries, table, .csv file, JSON and picture. */
 #include <errno.h>
 
 #include "bench.h"
@@ -6,7 +6,8 @@
 
 /* ---- Summaries --------------------------------------------------------------------- */
 
-/* Where a kind becomes faster than full for good, between the measured lengths. */
+/* The length, interpolated between measured ones, from which on a kind is faster than
+   full. */
 typedef enum { CROSSING_NONE, CROSSING_AT, CROSSING_BEFORE } crossing_case;
 
 double bench_best(const bench_row *row) {
@@ -23,7 +24,7 @@ static bool is_measured(const bench_row *row) {
 
 static const bench_row *full_row(const bench_job *job, int at) {
     for (int kind = 0; kind < job->kinds.count; kind++)
-        if (job->kinds.attention[kind].kind == SHOAL_FULL)
+        if (job->kinds.attention[kind].kind == SHOAL_KIND_FULL)
             return &job->rows[at][kind];
     return NULL;
 }
@@ -52,7 +53,7 @@ static crossing_case find_crossing(const bench_job *job, int kind, double *lengt
     *length = (double)job->length[at];
     if (at == 0 || isnan(advantage(job, kind, at - 1)))
         return CROSSING_BEFORE;
-    /* Straight lines between the two lengths on log axes. */
+    /* Linear interpolation on logarithmic axes. */
     const double before = advantage(job, kind, at - 1), after = advantage(job, kind, at);
     const double share = before / (before - after);
     const double low = log((double)job->length[at - 1]), high = log(*length);
@@ -109,7 +110,7 @@ static void print_measured(const bench_job *job, int at, int kind) {
 static void print_row(const bench_job *job, int at, int kind) {
     const bench_row *row = &job->rows[at][kind];
     if (!is_measured(row) && !row->wrong && row->estimate == 0)
-        return; /* interrupted before it */
+        return; /* interrupted before this row */
     printf("%7" PRId64 "  %-20s", job->length[at], job->kinds.names[kind]);
     if (row->wrong) {
         const bench_check *check = &row->checks[row->check_count - 1];
@@ -136,7 +137,8 @@ void bench_print_rows(bench_job *job, int lengths) {
         if (machine->before.sgemm > 0)
             printf("OpenBLAS sgemm 1024^3: %.1f Gop/s; ", machine->before.sgemm * 1e-9);
         printf("memory (triad): %.1f GB/s\n", machine->before.bandwidth * 1e-9);
-        printf("arrays page-aligned, huge pages not advised (system: %s)\n\n",
+        printf("arrays page-aligned, huge pages not requested (system: %s)\n"
+               "\n",
                machine->huge_pages);
         printf("%7s  %-20s %8s %8s %6s %8s %7s %8s %8s %6s %7s\n", "", "", "best",
                "median", "noise", "us per", "Gop/s", "B/elem.", "B/elem.", "% of",
@@ -233,7 +235,7 @@ static json_t *whole_object(const bench_job *job) {
             json_array_append_new(rows, row_object(job, at, kind));
     for (int kind = 0; kind < job->kinds.count; kind++) {
         double length, seconds;
-        if (job->kinds.attention[kind].kind == SHOAL_FULL)
+        if (job->kinds.attention[kind].kind == SHOAL_KIND_FULL)
             continue;
         const crossing_case found = find_crossing(job, kind, &length, &seconds);
         json_object_set_new(crossings, job->kinds.names[kind],
@@ -259,16 +261,16 @@ static json_t *whole_object(const bench_job *job) {
         job->layer ? json_integer((json_int_t)job->feed_forward) : NULL,
         "process_growth_from",
         machine->peak_resets ? "VmHWM, reset before each row"
-                             : "the peak of the process, never reset",
+                             : "peak of the process, never reset",
         "rows", rows, "faster_than_full_from", crossings, "interrupted",
         job->interrupted);
 }
 
-/* ---- The picture: time and memory per element against the length ------------------- */
+/* ---- Picture: time and memory per element against the length ---------------------- */
 
 enum { REFERENCE = BENCH_KINDS, SERIES };
 
-/* What the charts point to while they are drawn. */
+/* Storage that the charts point to. */
 typedef struct {
     double x[BENCH_LENGTHS], time[SERIES][BENCH_LENGTHS], memory[SERIES][BENCH_LENGTHS];
     bool estimated[SERIES][BENCH_LENGTHS];
@@ -278,7 +280,7 @@ typedef struct {
     int notes_used;
 } bench_picture;
 
-/* A kind, and where it becomes faster than full. */
+/* Adds a kind, and the length from which it is faster than full. */
 static void add_kind(bench_picture *picture, const bench_job *job, int kind) {
     for (int at = 0; at < job->lengths; at++) {
         const bench_row *row = &job->rows[at][kind];
@@ -313,10 +315,10 @@ static void write_plot(const bench_job *job) {
         picture.x[at] = (double)job->length[at];
     for (int kind = 0; kind < job->kinds.count; kind++)
         add_kind(&picture, job, kind);
-    /* What full would cost if all of its products ran as fast as sgemm. */
+    /* Time of full if all of its products ran at the rate of sgemm. */
     const double rate = job->machine.before.sgemm;
     int full = 0;
-    while (full < job->kinds.count && job->kinds.attention[full].kind != SHOAL_FULL)
+    while (full < job->kinds.count && job->kinds.attention[full].kind != SHOAL_KIND_FULL)
         full++;
     const bool reference = full < job->kinds.count && rate > 0;
     for (int at = 0; at < job->lengths && reference; at++)
@@ -358,9 +360,9 @@ static void write_plot(const bench_job *job) {
     plot_write(job->plot_path, &(plot_figure){charts, 2, caption});
 }
 
-/* ---- The end ----------------------------------------------------------------------- */
+/* ---- Report ----------------------------------------------------------------------- */
 
-static int printed; /* an exit code */
+static int printed; /* exit code of printing */
 
 static void print_result(void *shared) {
     bench_job *job = shared;
@@ -376,28 +378,33 @@ static void print_result(void *shared) {
             printf("%s is faster than full from about N = %.0f\n", job->kinds.names[kind],
                    length);
         else if (found == CROSSING_BEFORE)
-            printf("%s is faster than full from N = %.0f, the shortest measured\n",
+            printf("%s is faster than full from N = %.0f, the shortest length measured\n",
                    job->kinds.names[kind], length);
-        else if (job->kinds.attention[kind].kind != SHOAL_FULL && full_row(job, 0))
+        else if (job->kinds.attention[kind].kind != SHOAL_KIND_FULL && full_row(job, 0))
             printf("%s is not faster than full at the lengths measured\n",
                    job->kinds.names[kind]);
     }
-    printf("\nEvery time is of a verified result; noise is (median - best) / best; ~ is "
-           "an estimate\nfrom a shorter length, not a measurement. Gop/s counts what the "
-           "formula needs%s.\n",
+    printf("\n"
+           "All times are of verified results; noise is (median - best) / best; ~ is an "
+           "estimate\n"
+           "from a shorter length, not a measurement. Gop/s counts the operations in the "
+           "formulas%s.\n",
            !job->train  ? ""
-           : job->layer ? ";\nforward and backward 3.5 times forward's products in the "
-                          "attention, 3 times elsewhere"
-                        : ";\nforward and backward 3.5 times forward's products");
+           : job->layer ? ";\n"
+                          "forward and backward count 3.5 times forward's products in "
+                          "the attention, 3 times\n"
+                          "elsewhere"
+                        : ";\n"
+                          "forward and backward count 3.5 times forward's products");
     if (job->machine.after.sgemm > 0)
         printf("sgemm at the end: %.1f Gop/s (%+.0f %%).\n",
                job->machine.after.sgemm * 1e-9,
                100 * (job->machine.after.sgemm / job->machine.before.sgemm - 1));
     if (job->interrupted)
-        printf("Interrupted: this is what was measured until then.\n");
+        printf("Interrupted: these are the results so far.\n");
 }
 
-/* The table is printed also where a file cannot be written. */
+/* The table is printed even if a file cannot be written. */
 int bench_report(bench_job *job) {
     before_leaving(print_result, job);
     if (job->csv_path) {

@@ -1,10 +1,10 @@
-/* The arrays, and what is measured in which order. Lengths go upwards. At each length
-   every kind is made, called once and verified; then the kinds take turns, so that
-   whatever else the machine does falls on all of them. A kind that would not fit into the
-   time left is estimated from the length before.
+/* The arrays, and the order of measurements. Lengths increase. At each length every
+   kind is created, called once and verified; then repetitions of the kinds alternate,
+   so that other load on the machine affects all of them. A kind that would exceed the
+   remaining time is estimated from the previous length.
 
-   An interrupt may come in the middle of a long call: a thread of its own then reports
-   what there is, while the results are locked. */
+   An interrupt may come in the middle of a long call: a separate thread then prints the
+   report while the results are locked. */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -14,9 +14,9 @@
 #include <signal.h>
 #include <unistd.h>
 
-/* A call this long needs no warming up: the verified one counts as a repetition. */
+/* A call of this length needs no warm-up: the verified call counts as a repetition. */
 static const double long_call = 1.0;
-/* Shorter calls are repeated until this is over, and their mean is one repetition. */
+/* Shorter calls are repeated for this time, and their mean is one repetition. */
 static const double shortest_turn = 5e-3;
 
 static pthread_mutex_t results = PTHREAD_MUTEX_INITIALIZER;
@@ -36,7 +36,7 @@ static void *wait_for_stop(void *shared) {
     while (sem_wait(&asked_to_stop) != 0)
         continue;
     pthread_mutex_lock(&results);
-    handle_signals(); /* another signal ends it, should the report have to wait */
+    handle_signals(); /* a second signal ends the program if the report has to wait */
     job->interrupted = true;
     progress_end();
     bench_report(job);
@@ -44,7 +44,7 @@ static void *wait_for_stop(void *shared) {
     _exit(128 + (int)which_signal);
 }
 
-/* ---- Arrays: page-aligned, as an ordinary program has them, no huge pages ---------- */
+/* ---- Arrays: page-aligned, without huge pages ------------------------------------- */
 
 enum { PAGE = 4096 };
 
@@ -52,7 +52,7 @@ uint64_t bench_random(uint64_t seed, uint64_t counter) {
     return mix_bits(counter + seed * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u);
 }
 
-/* Four uniform numbers make one that is normal enough. */
+/* The sum of four uniform numbers is close enough to a normal distribution. */
 float bench_noise(uint64_t seed, uint64_t stream, int64_t at) {
     const uint64_t bits = bench_random(seed, stream << 56 | (uint64_t)at);
     const uint64_t sum = (bits & 0xffff) + (bits >> 16 & 0xffff) + (bits >> 32 & 0xffff) +
@@ -60,7 +60,7 @@ float bench_noise(uint64_t seed, uint64_t stream, int64_t at) {
     return ((float)sum / 65536 - 2) * 1.7320508f;
 }
 
-/* array [units][N][features]; its rows are some of the whole sequences'. */
+/* array [units][N][features]; its rows are a range of those of the whole sequences. */
 static void fill_noise(float *array, const bench_data *data, int64_t units,
                        int64_t features, uint64_t seed, uint64_t stream) {
     for (int64_t u = 0; u < units; u++)
@@ -70,7 +70,7 @@ static void fill_noise(float *array, const bench_data *data, int64_t units,
                             (u * data->whole_length + data->first) * features + i);
 }
 
-/* Written to once, so that no timed call is the first to touch a page. */
+/* Writes every page, so that no timed call is the first to touch one. */
 static void *touched(int64_t count, size_t size) {
     const size_t bytes = ((size_t)count * size + PAGE - 1) / PAGE * PAGE;
     void *block = NULL;
@@ -80,7 +80,7 @@ static void *touched(int64_t count, size_t size) {
     return block;
 }
 
-/* ---- What the layer is given ------------------------------------------------------- */
+/* ---- Inputs of the layer ---------------------------------------------------------- */
 
 static int64_t model_size(const bench_data *data) {
     return data->heads * data->dim;
@@ -105,7 +105,8 @@ static void create_features(bench_data *data, const bench_job *job) {
     fill_noise(data->features, data, data->batch, model, job->seed, 1);
     if (job->train)
         fill_noise(data->noise, data, data->batch, model, job->seed, 4);
-    /* Every projection has an order of its own, and its own half of the signs turned. */
+    /* Each projection has its own permutation and negates its own half of the
+       features. */
     for (int p = 0; p < BENCH_PROJECTIONS; p++) {
         int32_t *sources = data->sources + p * model;
         for (int64_t a = 0; a < model; a++) {
@@ -177,20 +178,22 @@ shoal_problem bench_problem(const bench_data *data) {
 }
 
 shoal_inputs bench_inputs(const bench_data *data, const shoal_attention *attention) {
-    return (shoal_inputs){.q = data->q,
+    return (shoal_inputs){.size = sizeof(shoal_inputs),
+                          .q = data->q,
                           .k = kind_facts(attention)->keys_are_queries ? NULL : data->k,
                           .v = data->v};
 }
 
 shoal_gradients bench_gradients(const bench_data *data) {
-    return (shoal_gradients){.out = data->out,
+    return (shoal_gradients){.size = sizeof(shoal_gradients),
+                             .out = data->out,
                              .dout = data->dout,
                              .dq = data->dq,
                              .dk = data->dk,
                              .dv = data->dv};
 }
 
-/* ---- What is called ---------------------------------------------------------------- */
+/* ---- The measured call ------------------------------------------------------------ */
 
 shoal_plan *bench_plan(const bench_job *job, const bench_data *data,
                        const shoal_attention *attention, unsigned flags) {
@@ -272,8 +275,8 @@ double bench_operations(const bench_job *job, int kind, int64_t length) {
     double sum = shoal_attention_operations(attention, &problem,
                                             job->train ? SHOAL_WITH_BACKWARD : 0);
     if (job->layer) {
-        /* Products of all rows of the layer with its weights. Backward does each twice:
-           for the gradient of what goes in, and for that of the weights. */
+        /* Products of all rows with the weights. Backward computes two per product: the
+           gradients of the input and of the weights. */
         const double rows = (double)(job->batch * length);
         const double model = (double)(job->heads * job->dim);
         const double matrices = kind_facts(attention)->keys_are_queries ? 3 : 4;
@@ -296,11 +299,11 @@ static double estimate(const bench_job *job, int kind, int at) {
     return operations / rate;
 }
 
-/* Making, calling and checking a kind once. */
+/* Seconds to create, call and check a kind once. */
 static double verifying_seconds(const bench_job *job, int kind, int at) {
     const double samples = 8e-8 * (double)(job->length[at] * (job->dim + job->value_dim));
     const bool lsh = job->kinds.attention[kind].rounds >
-                     0; /* is verified once more, small */
+                     0; /* is also verified at a small length */
     const double again = job->layer ? (job->train ? 4 : 1) : (job->train ? 1 : 0);
     return estimate(job, kind, at) * (1 + again + 0.5 * lsh) + samples;
 }
@@ -309,7 +312,7 @@ static double seconds_left(const bench_job *job) {
     return (double)job->budget - (seconds_now() - job->begun);
 }
 
-/* Of everything from length `at` on, as far as it will be measured. */
+/* Seconds of all measurements from length `at` on. */
 static double remaining_work(const bench_job *job, int at) {
     double sum = 0;
     for (; at < job->lengths; at++)
@@ -326,14 +329,15 @@ static double remaining_work(const bench_job *job, int at) {
 
 typedef struct {
     bench_job *job;
-    int at; /* which length */
+    int at; /* index of the length */
     bool chosen[BENCH_KINDS];
     double deadline;
     bench_data data;
     bench_subject subjects[BENCH_KINDS];
 } length_run;
 
-/* Cheapest first, as long as the time allows; the rest is estimated. Returns how many. */
+/* Selects kinds, cheapest first, as long as time allows; the others are estimated.
+   Returns their number. */
 static int choose_kinds(length_run *run) {
     bench_job *job = run->job;
     const bool last = run->at + 1 == job->lengths;
@@ -434,7 +438,8 @@ static void run_length(bench_job *job, int at) {
         bench_subject_destroy(&run.subjects[kind]);
     bench_data_destroy(&run.data);
 #if defined(__GLIBC__)
-    malloc_trim(0); /* so that the next length's growth is seen whole */
+    malloc_trim(0); /* releases memory, so that the growth of the next length is
+                       measured completely */
 #endif
     pthread_mutex_lock(&results);
     if (!job->json)
@@ -444,9 +449,9 @@ static void run_length(bench_job *job, int at) {
 
 /* ---- The run ----------------------------------------------------------------------- */
 
-/* Also where the program dies on the way: of what was measured until then. */
+/* Reports what was measured if the program exits early. */
 static void report_last(void *job) {
-    pthread_mutex_lock(&results); /* for good: all is measured */
+    pthread_mutex_lock(&results); /* held until the end, since all is measured */
     handle_signals();
     bench_report(job);
 }
@@ -455,7 +460,7 @@ int bench_run(bench_job *job) {
     const int threads = shoal_context_threads(job->context);
     pthread_t watcher;
     job->begun = seconds_now();
-    /* Where this fails, an interrupt ends the program as it does elsewhere. */
+    /* If this fails, an interrupt ends the program as in other commands. */
     if (sem_init(&asked_to_stop, 0, 0) == 0 &&
         pthread_create(&watcher, NULL, wait_for_stop, job) == 0)
         catch_signals(on_stop);

@@ -1,15 +1,15 @@
-/* shoal demo: full attention against kinds that approximate it, at growing lengths, on
-   this machine. */
+/* shoal demo: compares full attention with approximate kinds at growing lengths. */
 #include "lab.h"
 
 enum { HEADS = 6, DIM = 64, SHORTEST = 256, LONGEST = 16384, LENGTHS = 16, SAMPLES = 64 };
 
-/* Seconds for everything; and what one measurement may take of those that are left. */
+/* Total seconds, and the share of the remaining seconds that one measurement may
+   take. */
 static const double budget = 40, largest_share = 0.3;
 
 static const struct {
     const char *name;
-    int growth; /* of the time when the length doubles */
+    int growth; /* factor of the time per doubling of the length */
 } kinds[] = {{"full", 4}, {"shoal", 2}, {"i-clustered-100", 2}, {"clustered-100", 2}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 
@@ -31,7 +31,7 @@ typedef struct {
 } demonstration;
 
 static const option_row options[] =
-    {{"max-length", 0, "N", "the longest sequence (default: 16384)",
+    {{"max-length", 0, "N", "longest sequence (default: 16384)",
       SETS_INTEGER(demonstration, longest, SHORTEST, (int64_t)SHORTEST << (LENGTHS - 1))},
      THREADS_ROW(demonstration),
      {"json", 0, NULL, "print one JSON object instead of a table",
@@ -39,32 +39,35 @@ static const option_row options[] =
      HELP_ROW,
      {0}};
 
-const command_help demo_help =
-    {"demo",
-     "demo [--max-length N] [--threads T] [--json]",
-     "Full attention against shoal, i-clustered-100 and clustered-100 on generated\n"
-     "data: 6 heads of 64, lengths 256, 512, ... For each, the time of a call (best of\n"
-     "a few), the error measured against exact attention on 64 sampled queries, and\n"
-     "how many times faster than full it is; then the memory of the plans. Takes less\n"
-     "than a minute: where full attention would take too long its time is an estimate,\n"
-     "marked ~.\n",
-     options,
-     "Before a time of full attention is printed its result is compared with the exact\n"
-     "one; if it is wrong, the exit code is 1.\n",
-     NULL};
+const command_help demo_help = {
+    "demo",
+    "demo [--max-length N] [--threads T] [--json]",
+    "Compares full attention with shoal, i-clustered-100 and clustered-100 on generated\n"
+    "data: 6 heads of dimension 64, lengths 256, 512, ... Prints the time of a call "
+    "(best\n"
+    "of a few), the error relative to exact attention on 64 sampled queries, the "
+    "speedup\n"
+    "over full, and the memory of the plans. Takes less than a minute: if full "
+    "attention\n"
+    "would take too long, its time is an estimate, marked ~.\n",
+    options,
+    "Results of full attention are compared with exact ones before times are printed; "
+    "if\n"
+    "one is wrong, the exit code is 1.\n",
+    NULL};
 
 /* ---- Data: the same on every machine ----------------------------------------------- */
 
-/* Attention that can be approximated needs queries that resemble one another and keys
-   that differ in importance, as real ones do; white noise has neither. So every position
-   has a topic; few topics are common and many are rare. */
+/* Attention can be approximated if queries resemble each other and keys differ in
+   importance, as in real data; white noise has neither property. Therefore every
+   position has a topic, and a few topics are frequent. */
 enum { TOPICS = 60 };
 
-static const char description[] = "generated data: every position has one of 60 topics, "
-                                  "the first far more common; its\n"
-                                  "query, key and value are the topic's random vector "
-                                  "plus noise of half its size, and\n"
-                                  "some keys are louder than others";
+static const char description[] = "generated data: every position has one of 60 topics "
+                                  "with a skewed distribution; query,\n"
+                                  "key and value are the topic's random vector plus "
+                                  "noise of half its size, and some keys\n"
+                                  "are larger than others";
 
 static const float noise = 0.5f, loudness_spread = 0.5f;
 
@@ -72,12 +75,12 @@ static uint64_t mix(uint64_t x) {
     return mix_bits(x + 0x9e3779b97f4a7c15u);
 }
 
-/* In (0, 1), a pure function of its arguments. */
+/* In (0, 1); a pure function of its arguments. */
 static double uniform(uint64_t stream, uint64_t a, uint64_t b) {
     return ((double)(mix(mix(mix(stream) + a) + b) >> 11) + 0.5) / 9007199254740992.0;
 }
 
-/* A sum of uniform numbers is normal enough here, and needs no logarithm. */
+/* Close enough to a normal distribution, without a logarithm. */
 static float normal(uint64_t stream, uint64_t a, uint64_t b) {
     uint64_t bits = mix(mix(mix(stream) + a) + b);
     double sum = 0;
@@ -94,20 +97,22 @@ enum {
     STREAM_NOISE
 };
 
-/* Fills [HEADS][longest][DIM] arrays; a position's values do not depend on the length. */
+/* Fills [HEADS][longest][DIM] arrays; the values at a position do not depend on the
+   length. */
 static void fill_data(demonstration *demo) {
     float *const arrays[] = {demo->q, demo->k, demo->v};
     for (int64_t i = 0; i < HEADS * demo->longest; i++) {
         const uint64_t head = (uint64_t)(i / demo->longest);
         const uint64_t position = (uint64_t)(i % demo->longest);
-        /* About TOPICS^u for a uniform u: topic t comes up about as often as 1/(t+1). */
+        /* TOPICS^u with uniform u: topic t has a probability of about 1/(t+1). */
         const uint64_t topic =
             (uint64_t)(pow(TOPICS, uniform(STREAM_TOPIC, head, position)) - 1);
         const float loudness =
             expf(loudness_spread * normal(STREAM_LOUDNESS, head, position));
         for (uint64_t a = 0; a < 3; a++)
             for (uint64_t d = 0; d < DIM; d++) {
-                /* Queries and keys of a topic share a vector: it attends to itself. */
+                /* Queries and keys of a topic share a vector, so that topics attend to
+                   themselves. */
                 const uint64_t vector = a < 2 ? STREAM_KEY_VECTOR : STREAM_VALUE_VECTOR;
                 const float value =
                     normal(vector, head * TOPICS + topic, d) +
@@ -119,18 +124,22 @@ static void fill_data(demonstration *demo) {
 
 /* ---- Measuring --------------------------------------------------------------------- */
 
-/* One call warms up; short ones are then repeated and the best counts. Every length is a
-   prefix of the same arrays, which is only a matter of strides. */
+/* One warm-up call; short calls are repeated, and the best one counts. Every length is
+   a prefix of the same arrays, selected by strides. */
 static void measure(const demonstration *demo, const char *kind, int64_t length,
                     measurement *result) {
     const double enough = 0.5;
     const shoal_strides strides = {HEADS * demo->longest * DIM, demo->longest * DIM, DIM};
-    const shoal_inputs inputs = {.q = demo->q, .k = demo->k, .v = demo->v};
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                 .q = demo->q,
+                                 .k = demo->k,
+                                 .v = demo->v};
     shoal_problem problem = square_problem(1, HEADS, length, DIM, DIM);
     shoal_attention attention;
     shoal_error error = {0};
     shoal_plan *plan = NULL;
-    problem.q = problem.k = problem.v = problem.out = strides;
+    problem.q_strides = problem.k_strides = problem.v_strides = problem.out_strides =
+        &strides;
     demand(shoal_attention_parse(demo->context, kind, &attention), EXIT_BAD_INPUT);
     demand(shoal_plan_create(demo->context, &problem, &attention, 0, &plan),
            EXIT_BAD_INPUT);
@@ -151,7 +160,7 @@ static void measure(const demonstration *demo, const char *kind, int64_t length,
     shoal_plan_destroy(plan);
 }
 
-/* A kind that would take too long is extrapolated from the length before. */
+/* A kind that would take too long is extrapolated from the previous length. */
 static void measure_or_estimate(demonstration *demo, int row, int kind) {
     measurement *result = &demo->rows[row][kind];
     const double left = budget - (seconds_now() - demo->begun);
@@ -164,7 +173,8 @@ static void measure_or_estimate(demonstration *demo, int row, int kind) {
     measure(demo, kinds[kind].name, demo->length[row], result);
     if (kind == 0 && !(result->error < 1e-4))
         die(EXIT_FAILURE,
-            "full attention is wrong here: relative error %g; please report it",
+            "full attention is wrong on this machine: relative error %g; please report "
+            "it",
             result->error);
 }
 
@@ -174,10 +184,13 @@ static void print_heading(const demonstration *demo) {
     printf("%d heads of %d, batch 1, float32, forward; %s, %d threads\n%s\n", HEADS, DIM,
            shoal_context_isa(demo->context), shoal_context_threads(demo->context),
            description);
-    printf("ms: best of a few calls; error: relative, against exact attention on %d "
-           "sampled\n"
-           "queries; times: as fast as full; ~: estimated; MiB: the plans' memory, at "
-           "the\nlongest length measured\n\n%6s %7s",
+    printf("ms: best of a few calls; error: relative to exact attention on %d sampled "
+           "queries;\n"
+           "times: speedup over full; ~: estimated; MiB: memory of the plans at the "
+           "longest\n"
+           "measured length\n"
+           "\n"
+           "%6s %7s",
            SAMPLES, "", kinds[0].name);
     for (int kind = 1; kind < KINDS; kind++)
         printf("  %18s", kinds[kind].name);
@@ -207,8 +220,7 @@ static void print_row(const demonstration *demo, int row) {
     fflush(stdout);
 }
 
-/* The first measured row from which on the kind is faster than full in every measured
-   one, or -1. */
+/* First measured row from which on the kind is faster than full, or -1. */
 static int crossing(const demonstration *demo, int kind) {
     int first = -1;
     for (int row = 0; row < demo->lengths; row++) {
@@ -263,7 +275,7 @@ int demo_command(int count, char **arguments) {
     begin_command(&demo_help, count, arguments, &demo);
     demo.context = begin_context(demo.threads, NULL);
     const size_t floats = (size_t)(HEADS * demo.longest * DIM);
-    demo.q = malloc(4 * floats * sizeof *demo.q); /* and the three others behind it */
+    demo.q = malloc(4 * floats * sizeof *demo.q); /* one block for all four arrays */
     if (!demo.q)
         die(EXIT_RESOURCES, "out of memory; try a smaller --max-length");
     demo.k = demo.q + floats;
@@ -288,7 +300,7 @@ int demo_command(int count, char **arguments) {
     }
     if (demo.json)
         return print_object(&demo);
-    /* The plans' memory, at the longest length that each kind was measured at. */
+    /* Memory of the plans at the longest measured length of each kind. */
     printf("%6s", "MiB");
     for (int kind = 0; kind < KINDS; kind++) {
         int row = demo.lengths - 1;
@@ -301,7 +313,7 @@ int demo_command(int count, char **arguments) {
     for (int kind = 1; kind < KINDS; kind++) {
         int row = crossing(&demo, kind);
         if (row < 0)
-            printf("%s is not faster than full at the lengths measured here.\n",
+            printf("%s is not faster than full at the measured lengths.\n",
                    kinds[kind].name);
         else
             printf("%s is faster than full from length %" PRId64

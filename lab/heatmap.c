@@ -15,8 +15,8 @@ void heatmap_write(const char *path, const heatmap_table *table) {
 void heatmap_draw_box(cairo_t *cr, heatmap_box box, double share, const char *text) {
     double rgb[3] = {0.93, 0.93, 0.93};
     if (!isnan(share)) {
-        /* From dark blue over green to yellow, lightness growing with the value, so that
-           it reads in grey and for colour-blind readers too. */
+        /* From dark blue through green to yellow with increasing lightness, which is
+           readable in grey and for colour-blind readers. */
         static const double anchors[][3] = {{0.17, 0.07, 0.37}, {0.16, 0.29, 0.53},
                                             {0.11, 0.48, 0.56}, {0.16, 0.66, 0.49},
                                             {0.55, 0.81, 0.33}, {0.97, 0.91, 0.25}};
@@ -57,7 +57,7 @@ static void paint_table(cairo_t *cr, const void *what) {
     plot_text(cr, LEFT - 6, TOP - 6, 1, table->down);
     for (int i = 0; i < table->rows; i++)
         plot_text(cr, LEFT - 6, TOP + HEIGHT * (i + 0.5) + 3.5, 1, table->row_names[i]);
-    for (int j = 0; j < table->columns; j++) { /* they go up at a slant */
+    for (int j = 0; j < table->columns; j++) { /* slanted labels */
         cairo_save(cr);
         cairo_translate(cr, LEFT + WIDTH * (j + 0.5), TOP - 6);
         cairo_rotate(cr, -0.7);

@@ -1,4 +1,4 @@
-/* What the commands that measure share. */
+/* Shared by the commands that measure. */
 #ifndef SHOAL_LAB_LAB_H
 #define SHOAL_LAB_LAB_H
 
@@ -9,10 +9,11 @@
 
 #include "command.h"
 
-/* As many queries as keys, arrays [batch][heads][length][dim]. */
+/* Equal numbers of queries and keys, arrays [batch][heads][length][dim]. */
 static inline shoal_problem square_problem(int64_t batch, int64_t heads, int64_t length,
                                            int64_t dim, int64_t value_dim) {
-    return (shoal_problem){.batch = batch,
+    return (shoal_problem){.size = sizeof(shoal_problem),
+                           .batch = batch,
                            .heads = heads,
                            .queries = length,
                            .keys = length,
@@ -20,7 +21,7 @@ static inline shoal_problem square_problem(int64_t batch, int64_t heads, int64_t
                            .value_dim = value_dim};
 }
 
-/* Folds the bits of an array into a digest; any change of any of them changes it. */
+/* Folds the bits of an array into a digest. */
 static inline uint64_t fold_floats(uint64_t digest, const float *array, int64_t count) {
     for (int64_t i = 0; i < count; i++) {
         uint32_t bits;
@@ -37,7 +38,7 @@ static inline double dot_floats(const float *a, const float *b, int64_t count) {
     return sum;
 }
 
-/* Relative error of a vector, |made - expected| / |expected|, in two sums. */
+/* Accumulates a relative error |made - expected| / |expected|. */
 typedef struct {
     double error, size;
 } squares;
@@ -64,7 +65,7 @@ static inline double relative_error(const float *made, const float *expected,
     return squares_relative(sums);
 }
 
-/* Of up to 128 repetitions; INFINITY and NAN where there are none. */
+/* For up to 128 repetitions; INFINITY and NAN if there are none. */
 static inline double best_of(const double *seconds, int count) {
     double best = INFINITY;
     for (int i = 0; i < count; i++)
@@ -79,8 +80,8 @@ static inline double median_of(const double *seconds, int count) {
     return count > 0 ? (sorted[(count - 1) / 2] + sorted[count / 2]) / 2 : NAN;
 }
 
-/* Three digits in a column of that width behind a blank, with a mark in front such as
-   "~"; numbers below 0.0995 have `small` decimals. */
+/* Three digits in a column of that width after a space, preceded by a mark such as "~";
+   numbers below 0.0995 have `small` decimals. */
 static inline void print_digits(int width, double value, const char *mark, int small) {
     char text[32];
     const int decimals = value >= 99.95    ? 0
@@ -91,7 +92,7 @@ static inline void print_digits(int width, double value, const char *mark, int s
     printf(" %*s", width, text);
 }
 
-/* The larger error; a NaN, once there, stays. */
+/* The larger error; NaN is sticky. */
 static inline double worse(double worst, double error) {
     return error <= worst ? worst : error;
 }

@@ -16,7 +16,7 @@ static void add_point(log_curve *line, double x, double y) {
         }
         line->count = CURVE_POINTS / 2;
         line->stride *= 2;
-        return; /* the new point waits for the rest of its wider mean */
+        return; /* the new point waits until its wider mean is complete */
     }
     line->x[line->count] = line->sum_x / line->pending;
     line->y[line->count++] = line->sum_y / line->pending;
@@ -29,9 +29,10 @@ static double number_of(const json_t *object, const char *key) {
     return json_is_number(value) ? json_number_value(value) : NAN;
 }
 
-/* The next line's object, NULL where the log ends: a last line that was not written whole
-   is no mistake, the training may be running. *wrong: it is no object. What does not
-   begin like one is not read on, for it may have no end. */
+/* The object on the next line, or NULL at the end of the log: an incomplete last line
+   is no error, because the training may be running. *wrong is set if the line is not an
+   object. A line that does not start like one is not read to its end, which may not
+   exist. */
 static json_t *next_line(FILE *file, char **text, size_t *capacity, bool *wrong) {
     const int first = ungetc(fgetc(file), file);
     const ssize_t size = first == '{' ? getline(text, capacity, file) : 0;
@@ -69,16 +70,16 @@ int log_curves_read(const char *command, log_curves *log, curve_against against)
             snprintf(log->name, CURVE_NAME, "%s, L = %.0f", kind, length);
         else if (kind)
             snprintf(log->name, CURVE_NAME, "%s", kind);
-        make_utf8(log->name); /* it may have been cut inside a letter */
+        make_utf8(log->name); /* the name may have been truncated inside a character */
         json_decref(line);
     }
     free(text);
     fclose(file);
     if (wrong)
-        return complain(EXIT_BAD_INPUT, command, "%s: line %" PRId64 " is no JSON object",
-                        log->path, number);
+        return complain(EXIT_BAD_INPUT, command,
+                        "%s: line %" PRId64 " is not a JSON object", log->path, number);
     if (log->curves[CURVE_LOSS].count + log->curves[CURVE_VALIDATION_LOSS].count == 0)
-        return complain(EXIT_BAD_INPUT, command, "%s: it has no steps to draw",
+        return complain(EXIT_BAD_INPUT, command, "%s: the log has no steps to draw",
                         log->path);
     return EXIT_OK;
 }

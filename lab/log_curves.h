@@ -1,4 +1,4 @@
-/* Logs of trainings as curves. */
+/* Training logs as curves. */
 #ifndef SHOAL_LAB_LOG_CURVES_H
 #define SHOAL_LAB_LOG_CURVES_H
 
@@ -28,8 +28,8 @@ typedef struct {
     log_curve curves[CURVES];
 } log_curves;
 
-/* Reads log->path; names the log by its configuration. A log that is being written is
-   read as far as it goes. */
+/* Reads log->path and names the log after its configuration. A log that is still being
+   written is read up to its last complete line. */
 int log_curves_read(const char *command, log_curves *log, curve_against against);
 
 #endif

@@ -1,5 +1,5 @@
-/* shoal maps: what the tokens of a question weigh of a text, in a layer of a BERT or
-   RoBERTa, with each kind of attention. */
+/* shoal maps: attention weights from the tokens of a question to a text, in a layer of
+   a BERT or RoBERTa, for each kind of attention. */
 #define _GNU_SOURCE
 #include "maps.h"
 
@@ -12,7 +12,8 @@ enum { USUAL_WINDOW = 384, WINDOW_MOST = 4096, LAYERS_MOST = 4096, LIST_TEXT = 2
 
 typedef struct {
     const char *question, *context_path, *picture, *isa;
-    int64_t threads, layer, head, window; /* layer and head from 1; 0: last, mean */
+    int64_t threads, layer, head, window; /* layer and head from 1; 0 selects the last
+                                             layer and the mean over heads */
     bool json;
     shoal_context *context;
     shoal_tokenizer *tokenizer;
@@ -24,9 +25,9 @@ typedef struct {
 } maps_job;
 
 static const option_row rows[] =
-    {{"question", 'q', "TEXT", "the question, whose tokens are looked at",
+    {{"question", 'q', "TEXT", "question whose tokens attend to the text",
       SETS_TEXT(maps_job, question)},
-     {"context", 'c', "FILE", "the text that they look at; - is standard input",
+     {"context", 'c', "FILE", "text that they attend to; - is standard input",
       SETS_TEXT(maps_job, context_path)},
      {"attention", 'a', "KIND,...",
       "kinds of attention, up to 8; the others are compared with the\n"
@@ -37,16 +38,18 @@ static const option_row rows[] =
      {"head", 0, "H", "head, from 1 (default: 0, the mean over all)",
       SETS_INTEGER(maps_job, head, 0, 65536)},
      {"threshold", 't', "X",
-      "weight from which on a token is written out, 0 to 1\n(default: 0.05)",
+      "minimum weight of tokens that are printed, 0 to 1\n"
+      "(default: 0.05)",
       SETS_NUMBER(maps_job, maps.threshold, 0, 1)},
      {"window", 0, "W",
-      "tokens of question and text at most; the text's end is cut off\n"
-      "(default: 384, or all that the model has)",
+      "maximum number of tokens of question and text; the end of the text\n"
+      "is truncated (default: 384, or the maximum of the model)",
       SETS_INTEGER(maps_job, window, 0, WINDOW_MOST)},
-     {"output", 'o', "FILE", "a picture (.svg or .png)", SETS_TEXT(maps_job, picture)},
+     {"output", 'o', "FILE", "write a picture (.svg or .png)",
+      SETS_TEXT(maps_job, picture)},
      THREADS_ROW(maps_job),
      ISA_ROW(maps_job),
-     {"json", 0, NULL, "print one JSON object instead, with every weight",
+     {"json", 0, NULL, "print one JSON object with every weight",
       SETS_FLAG(maps_job, json)},
      HELP_ROW,
      {0}};
@@ -54,15 +57,14 @@ static const option_row rows[] =
 const command_help maps_help =
     {"maps",
      "maps MODEL --question TEXT --context FILE [-o FILE] [options]",
-     "Prints, and draws, what each token of a question weighs of a text with each kind "
-     "of\n"
-     "attention. MODEL is a Hugging Face folder of a BERT or RoBERTa, which a run of "
-     "shoal\n"
-     "train glue or squad is too. The layers below the one that is shown have the same\n"
-     "kind.\n",
+     "Prints and draws the attention weights of each token of a question on a text, for\n"
+     "each kind of attention. MODEL is a Hugging Face folder of a BERT or RoBERTa, or a "
+     "run\n"
+     "of shoal train glue or squad. Layers below the selected one use the same kind.\n",
      rows,
-     "Weights are what the kind's output really has of each token's value: it is given\n"
-     "values that are 1 at one token and 0 at all others.\n",
+     "Weights are measured, not computed from scores: the kind is run on values that are "
+     "1\n"
+     "at one token and 0 at all others.\n",
      "DIR"};
 
 /* ---- Tokens ----------------------------------------------------------------------- */
@@ -71,7 +73,8 @@ static bool continues(const char *text, int64_t at) {
     return ((unsigned char)text[at] & 0xc0) == 0x80;
 }
 
-/* Bytes begin .. end - 1 of the text, whole letters, without white space around them. */
+/* Copies bytes begin .. end - 1 of the text, extended to whole characters, without
+   surrounding white space. */
 static void write_word(const char *text, int64_t begin, int64_t end,
                        char word[MAPS_WORD]) {
     while (begin > 0 && continues(text, begin))
@@ -92,10 +95,11 @@ static void write_word(const char *text, int64_t begin, int64_t end,
 static void take_tokens(maps_job *job, const char *context) {
     const int64_t positions = shoal_model_settings(job->model)->max_length;
     const int64_t window = job->window ? job->window : USUAL_WINDOW;
-    const shoal_text text = {.text = job->question,
-                             .size = -1,
+    const shoal_text text = {.size = sizeof(shoal_text),
+                             .text = job->question,
+                             .bytes = SHOAL_TERMINATED,
                              .pair = context,
-                             .pair_size = -1,
+                             .pair_bytes = SHOAL_TERMINATED,
                              .most = window < positions ? window : positions,
                              .cut = SHOAL_CUT_SECOND};
     shoal_tokens tokens;
@@ -108,7 +112,7 @@ static void take_tokens(maps_job *job, const char *context) {
     job->tokens = (map_tokens){tokens.count, job->ids, job->ids + count};
     job->maps.tokens = tokens.count;
     job->left_out = tokens.left_out;
-    /* Special tokens have no text: they are named by where they stand. */
+    /* Special tokens have no text and are named by their position. */
     attention_maps *maps = &job->maps;
     for (int64_t i = 0; i < tokens.count; i++) {
         const char *const special = i == 0                 ? "[begin]"
@@ -148,7 +152,7 @@ static void weigh(maps_job *job) {
         map_project(job->context, job->model, attention, job->layer - 1, &job->tokens,
                     projected);
         kind->error = map_weigh(job->context, attention, &shape, projected, all);
-        /* [rows][heads][tokens] becomes [rows][tokens]: one head's, or the mean. */
+        /* [rows][heads][tokens] becomes [rows][tokens]: one head, or the mean. */
         for (int64_t row = 0; row < maps->rows; row++)
             for (int64_t i = 0; i < maps->tokens; i++) {
                 double sum = 0;
@@ -168,7 +172,7 @@ static void weigh(maps_job *job) {
     free(all);
 }
 
-/* ---- What is said ----------------------------------------------------------------- */
+/* ---- Output ----------------------------------------------------------------------- */
 
 void maps_list(const attention_maps *maps, const maps_kind *kind, int64_t row, char *text,
                size_t size) {
@@ -177,7 +181,7 @@ void maps_list(const attention_maps *maps, const maps_kind *kind, int64_t row, c
     int64_t at = -1;
     size_t used = 0;
     text[0] = 0;
-    for (;;) { /* the largest that comes after the one before */
+    for (;;) { /* next in decreasing order of weight */
         int64_t next = -1;
         for (int64_t i = 0; i < maps->tokens; i++)
             if ((weights[i] < last || (weights[i] == last && i > at)) &&
@@ -235,14 +239,14 @@ static int report(maps_job *job) {
     if (job->head)
         snprintf(head, sizeof head, "head %" PRId64, job->head);
     snprintf(caption, sizeof caption,
-             "layer %" PRId64 ", %s; a box's colour is that of its weight's square root; "
-             "at the right the tokens of %g and more",
+             "layer %" PRId64 ", %s; box colours show the square root of the weight; on "
+             "the right the tokens with %g or more",
              job->layer, head, job->maps.threshold);
     job->maps.caption = caption;
     if (job->picture)
         maps_draw(job->picture, &job->maps);
     if (job->left_out)
-        tell("shoal maps: the last %" PRId64 " tokens of the context are left out",
+        tell("shoal maps: the last %" PRId64 " tokens of the context are truncated",
              job->left_out);
     if (job->json)
         return print_json(make_object(job));
@@ -250,8 +254,8 @@ static int report(maps_job *job) {
         const maps_kind *kind = &job->maps.measured[k];
         printf("%s%s", k ? "\n" : "", job->maps.kinds.names[k]);
         if (k)
-            printf(", %.1f %% of the weight elsewhere than with %s", 100 * kind->away,
-                   job->maps.kinds.names[0]);
+            printf(", %.1f %% of the weight on other tokens than with %s",
+                   100 * kind->away, job->maps.kinds.names[0]);
         putchar('\n');
         for (int64_t row = 0; row < job->maps.rows; row++) {
             char list[LIST_TEXT];
@@ -270,8 +274,8 @@ int maps_command(int count, char **arguments) {
     default_kinds(&job.maps.kinds, USUAL_KINDS);
     if (count - optind != 1 || !job.question || !job.context_path)
         die_of_usage(count - optind != 1 ? "give the folder of one model"
-                     : !job.question     ? "no --question was given"
-                                         : "no --context was given");
+                     : !job.question     ? "--question is missing"
+                                         : "--context is missing");
     if (job.picture && plot_obstacle(job.picture))
         die(EXIT_USAGE, "%s", plot_obstacle(job.picture));
     plan_output(job.picture);
@@ -284,11 +288,14 @@ int maps_command(int count, char **arguments) {
                EXIT_USAGE);
         if (kind_facts(&kinds->attention[i])->keys_are_queries)
             die(EXIT_USAGE,
-                "%s takes the queries as keys, and these models have keys of their own",
+                "%s uses the queries as keys, but these models have separate keys; "
+                "choose another kind",
                 kinds->names[i]);
     }
     texts_next(&source);
-    shoal_model_config config = {.outputs = 1, .pooling = SHOAL_EVERY_ROW};
+    shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                 .outputs = 1,
+                                 .pooling = SHOAL_POOLING_NONE};
     demand(shoal_text_model_config(job.context, arguments[optind], &config),
            EXIT_BAD_INPUT);
     demand(shoal_model_create(job.context, &config, 1, 0, 0, 0, &job.model),
@@ -298,13 +305,15 @@ int maps_command(int count, char **arguments) {
     demand(shoal_tokenizer_open(job.context, arguments[optind], &job.tokenizer),
            EXIT_BAD_INPUT);
     if (shoal_tokenizer_size(job.tokenizer) > config.vocabulary)
-        die(EXIT_BAD_INPUT, "%s: its tokenizer has more tokens than its model",
+        die(EXIT_BAD_INPUT,
+            "%s: the tokenizer has more tokens than the model; they belong to different "
+            "models",
             arguments[optind]);
     if (job.layer > config.layers)
-        die(EXIT_USAGE, "--layer is %" PRId64 ", and the model has %" PRId64 " layers",
+        die(EXIT_USAGE, "--layer is %" PRId64 "; the model has %" PRId64 " layers",
             job.layer, config.layers);
     if (job.head > config.heads)
-        die(EXIT_USAGE, "--head is %" PRId64 ", and the model has %" PRId64 " heads",
+        die(EXIT_USAGE, "--head is %" PRId64 "; the model has %" PRId64 " heads",
             job.head, config.heads);
     if (job.layer == 0)
         job.layer = config.layers;

@@ -1,4 +1,4 @@
-/* Maps of attention: what the tokens of a question weigh of a text, by kind. */
+/* Attention maps: weights from the tokens of a question to a text, by kind. */
 #ifndef SHOAL_LAB_MAPS_H
 #define SHOAL_LAB_MAPS_H
 
@@ -7,28 +7,28 @@
 enum { MAPS_KINDS = 8, MAPS_WORD = 40 };
 
 typedef struct {
-    float *weights; /* [rows][tokens], of the head or the mean over heads */
-    double error;   /* of the weights, as map_weigh says */
-    double away;    /* half the sum of differences from the first kind's, mean over rows:
-                       the share of the weight that lies elsewhere */
+    float *weights; /* [rows][tokens], of one head or the mean over heads */
+    double error;   /* of the weights, as returned by map_weigh */
+    double away;    /* total variation distance from the first kind's weights, mean
+                       over rows */
 } maps_kind;
 
 typedef struct {
     int64_t tokens;
     char (*words)[MAPS_WORD]; /* [tokens] */
     int64_t first, rows;      /* tokens of the question */
-    int64_t context;          /* the first of the context's */
+    int64_t context;          /* index of the context's first token */
     kind_list kinds;
     maps_kind measured[MAPS_KINDS];
     double threshold;
     const char *caption;
 } attention_maps;
 
-/* The tokens above the threshold of a question's token, the largest first: "won 0.09". */
+/* Lists the tokens above the threshold for a token of the question, largest first: "won
+   0.09". */
 void maps_list(const attention_maps *maps, const maps_kind *kind, int64_t row, char *text,
                size_t size);
 
-/* Writes the picture. */
 void maps_draw(const char *path, const attention_maps *maps);
 
 #endif

@@ -1,5 +1,5 @@
-/* Maps as a picture: for each kind a row of boxes per token of the question, the words of
-   the text above them, and at the right the tokens above the threshold. */
+/* Attention maps as a picture: for each kind a row of boxes per token of the question,
+   the words of the text above, and on the right the tokens above the threshold. */
 #define _GNU_SOURCE
 #include "maps.h"
 
@@ -29,7 +29,7 @@ static void draw_kind(cairo_t *cr, const attention_maps *maps, int which, double
     const maps_kind *kind = &maps->measured[which];
     char title[2 * KIND_NAME + 64];
     snprintf(title, sizeof title,
-             which ? "%s: %.1f %% of the weight lies elsewhere than with %s" : "%s",
+             which ? "%s: %.1f %% of the weight on other tokens than with %s" : "%s",
              maps->kinds.names[which], 100 * kind->away, maps->kinds.names[0]);
     cairo_set_font_size(cr, 10);
     cairo_set_source_rgb(cr, 0, 0, 0);
@@ -45,7 +45,7 @@ static void draw_kind(cairo_t *cr, const attention_maps *maps, int which, double
         cairo_restore(cr);
     }
     for (int64_t row = 0; row < maps->rows; row++) {
-        /* The colour of a weight is that of its square root: small ones are seen too. */
+        /* Colours show the square root, so that small weights are visible. */
         const double y = top + TITLE + WORDS + LINE * (double)row;
         char list[256];
         cairo_set_source_rgb(cr, 0, 0, 0);
@@ -58,7 +58,7 @@ static void draw_kind(cairo_t *cr, const attention_maps *maps, int which, double
             heatmap_draw_box(cr, box, sqrt(fmax(weight, 0)), "");
         }
     }
-    /* A thin line before the context's first token. */
+    /* A thin line before the first token of the context. */
     const double x = LEFT + BOX * (double)maps->context - 0.5;
     cairo_set_source_rgb(cr, 0.8, 0.2, 0.2);
     cairo_set_line_width(cr, 1);

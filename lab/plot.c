@@ -1,5 +1,5 @@
-/* Figures drawn with cairo, as files: .svg, or .png with three pixels to the point. Sizes
-   are in points. */
+/* Figures drawn with cairo and saved as .svg, or as .png with three pixels per point.
+   Sizes are in points. */
 #define _GNU_SOURCE
 #include "plot.h"
 
@@ -20,7 +20,8 @@ bool plot_option(void *unused, const char *name, const char *path) {
 
 const char *plot_obstacle(const char *path) {
     (void)path;
-    return "this build cannot draw: it was made without cairo (libcairo2-dev)";
+    return "this program was built without cairo and cannot draw; install libcairo2-dev "
+           "and build again";
 }
 
 void plot_write(const char *path, const plot_figure *figure) {
@@ -32,29 +33,30 @@ void plot_write(const char *path, const plot_figure *figure) {
 
 #include <cairo-svg.h>
 
-/* ---- Axes: where they end, where their ticks are and what these say ---------------- */
+/* ---- Axes ------------------------------------------------------------------------- */
 
-/* An axis whose ends are known, laid along pixels. */
+/* An axis with known ends, mapped to pixels. */
 typedef struct {
     plot_axis axis;
-    double low, high;     /* of the data, after rounding outwards */
-    double first, length; /* pixels of low, and from low to high (negative: upwards) */
+    double low, high;     /* of the data, rounded outwards */
+    double first, length; /* pixel of low, and pixels from low to high (negative:
+                             upwards) */
 } ruler;
 
 enum { TICKS = 64 };
 
 typedef struct {
     double value;
-    char text[24]; /* empty: a minor tick */
+    char text[24]; /* empty for a minor tick */
 } tick;
 
-/* Whether a value has a place on the axis: NaN and what is far too large have none. */
+/* Whether a value can be shown: not NaN, and not far too large. */
 static bool shows(const plot_axis *axis, double value) {
     const double most = 1e100; /* so that sums and ratios are finite */
     return fabs(value) <= most && (axis->scale == PLOT_LINEAR || value >= 1 / most);
 }
 
-/* 1, 2 or 5 times a power of ten: the smallest that is no less. */
+/* The smallest of 1, 2 or 5 times a power of ten that is at least step. */
 static double round_step(double step) {
     const double power = pow(10, floor(log10(step)));
     const double digit = step / power;
@@ -65,7 +67,7 @@ static double linear_step(const ruler *r) {
     return round_step((r->high - r->low) / 6);
 }
 
-/* Ends that hold all the data of the chart along one axis. */
+/* Finds ends that include all data of the chart along one axis. */
 static void fit(ruler *r, const plot_chart *chart, bool vertical) {
     r->axis = vertical ? chart->y : chart->x;
     r->low = r->axis.low;
@@ -85,14 +87,14 @@ static void fit(ruler *r, const plot_chart *chart, bool vertical) {
         r->low = 1;
         r->high = 2;
     }
-    /* A span that ticks can divide. */
+    /* A range that ticks can divide. */
     const double least = fmax(1e-9 * fabs(r->high), 1e-90);
     if (r->high - r->low <= least) {
         r->low = log ? r->low / 2 : r->low - fmax(1, least);
         r->high = log ? r->high * 2 : r->high + fmax(1, least);
     }
-    /* A margin of a tenth of the data's own span, then outwards to a tick where that is
-       near: a logarithmic axis ends at 1, 2 or 5 times a power of ten. */
+    /* A margin of a tenth of the range, then extended to a tick if one is near; a
+       logarithmic axis ends at 1, 2 or 5 times a power of ten. */
     const double step = linear_step(r);
     const double margin = pow(r->high / r->low, vertical ? 0.06 : 0.04);
     r->low = log ? r->low / margin : floor(r->low / step) * step;
@@ -136,14 +138,14 @@ static void add_tick(const ruler *r, tick *ticks, int *count, double value,
     ++*count;
 }
 
-/* At most TICKS; returns how many. On a logarithmic axis every digit gets a tick; how
-   many of them get text depends on how many decades there are. */
+/* Fills at most TICKS and returns their number. On a logarithmic axis every digit gets
+   a tick; the number of labelled ticks depends on the number of decades. */
 static int find_ticks(const ruler *r, tick *ticks) {
     int count = 0;
     if (r->axis.scale == PLOT_LINEAR) {
         const double step = linear_step(r), first = ceil(r->low / step - 1e-9);
         for (int i = 0; (first + i) * step <= r->high + 1e-9 * step; i++)
-            add_tick(r, ticks, &count, (first + i) * step + 0.0, true); /* never -0 */
+            add_tick(r, ticks, &count, (first + i) * step + 0.0, true); /* avoids -0 */
     } else if (r->axis.doubling) {
         const int first = (int)ceil(log2(r->low) - 1e-9);
         const int last = (int)floor(log2(r->high) + 1e-9);
@@ -169,13 +171,13 @@ enum { CHART_WIDTH = 330, CHART_HEIGHT = 300, LEGEND_LINE = 16 };
 static const double left_margin = 58, right_margin = 14, top_margin = 28,
                     bottom_margin = 44, text_size = 10, small_text = 8.5;
 
-/* Okabe and Ito's palette, darkened where it must stand on white. */
+/* The palette of Okabe and Ito, darkened for a white background. */
 static const double palette[PLOT_COLOURS][3] = {{0.00, 0.00, 0.00}, {0.00, 0.45, 0.70},
                                                 {0.84, 0.37, 0.00}, {0.00, 0.62, 0.45},
                                                 {0.80, 0.47, 0.65}, {0.90, 0.62, 0.00},
                                                 {0.34, 0.71, 0.91}};
 
-/* ---- Small things ------------------------------------------------------------------ */
+/* ---- Text and markers ------------------------------------------------------------- */
 
 static void set_colour(cairo_t *cr, int colour) {
     if (colour == PLOT_GREY)
@@ -203,7 +205,7 @@ void plot_bold(cairo_t *cr, bool bold) {
                            bold ? CAIRO_FONT_WEIGHT_BOLD : CAIRO_FONT_WEIGHT_NORMAL);
 }
 
-/* Upwards, beginning at (x, y), on a halo of paper. */
+/* Vertical text starting at (x, y) with a white outline. */
 static void draw_upright(cairo_t *cr, double x, double y, double across,
                          const char *text) {
     cairo_save(cr);
@@ -230,7 +232,7 @@ static void draw_marker(cairo_t *cr, const plot_series *series, double x, double
                         bool hollow) {
     if (series->marker == PLOT_NO_MARKER)
         return;
-    /* Areas look alike, so radii differ. */
+    /* Radii differ so that the areas of markers look equal. */
     const double r = 3.2;
     cairo_new_path(cr);
     switch (series->marker) {
@@ -284,7 +286,7 @@ typedef struct {
     ruler x, y;
 } canvas;
 
-/* The ticks of one axis, with lines across the chart where they have texts. */
+/* Ticks of one axis, with grid lines at the labelled ones. */
 static void draw_ticks(const canvas *on, bool vertical) {
     tick ticks[TICKS];
     const ruler *along = vertical ? &on->y : &on->x;
@@ -321,7 +323,7 @@ static void draw_series(const canvas *on, const plot_series *series) {
     bool begun = false;
     for (int i = 0; i < series->count; i++) {
         if (!point_shows(on, series, i)) {
-            begun = false; /* a gap */
+            begun = false; /* gap in the line */
             continue;
         }
         const double x = place(&on->x, series->x[i]);
@@ -340,8 +342,8 @@ static void draw_series(const canvas *on, const plot_series *series) {
                         place(&on->y, series->y[i]), series->hollow && series->hollow[i]);
 }
 
-/* Whether the text of a note goes to the right of its line: where another's line is close
-   on the left. */
+/* Whether the text of a note goes to the right of its line, because another line is
+   close on the left. */
 static bool note_goes_right(const canvas *on, int n) {
     const double x = place(&on->x, on->chart->notes[n].x);
     for (int other = 0; other < on->chart->note_count; other++) {
@@ -352,7 +354,7 @@ static bool note_goes_right(const canvas *on, int n) {
     return false;
 }
 
-/* How far up the text begins: above the texts before it on the same side and as close. */
+/* Start of the text: above earlier texts on the same side that are close. */
 static double note_height(const canvas *on, int n) {
     double height = 5;
     for (int other = 0; other < n; other++)
@@ -413,7 +415,7 @@ static void draw_chart(cairo_t *cr, const plot_chart *chart) {
 
 /* ---- Legend and figure ------------------------------------------------------------- */
 
-/* Up to four charts are a row, more are rows of three. */
+/* Up to four charts form one row; more are in rows of three. */
 static int columns_of(const plot_figure *figure) {
     return figure->count > 4 ? 3 : figure->count;
 }
@@ -427,8 +429,8 @@ static double charts_height(const plot_figure *figure) {
     return CHART_HEIGHT * ((figure->count + columns - 1) / columns);
 }
 
-/* Entries in rows across the figure, each row centred; draws where `draw`, and returns
-   the height. */
+/* Places entries in centred rows; draws them if `draw` is set, and returns the
+   height. */
 static double place_legend(cairo_t *cr, const plot_figure *figure, double top,
                            bool draw) {
     const plot_series *series = figure->charts[0].series;
@@ -546,7 +548,7 @@ void plot_paint(const char *path, double width, double height, plot_painter *pai
         disk ? strerror(errno) : cairo_status_to_string(status));
 }
 
-/* The height follows from the legend, which takes a surface to measure text on. */
+/* The height depends on the legend, which needs a surface to measure text. */
 void plot_write(const char *path, const plot_figure *figure) {
     cairo_surface_t *surface = cairo_image_surface_create(CAIRO_FORMAT_RGB24, 1, 1);
     cairo_t *cr = cairo_create(surface);

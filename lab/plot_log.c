@@ -1,4 +1,4 @@
-/* shoal plot: loss and accuracy of trainings against their steps. */
+/* shoal plot: loss and accuracy of training runs against their steps. */
 #define _GNU_SOURCE
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,22 +14,22 @@ typedef struct {
     const char *picture;
 } plot_job;
 
-static const option_row rows[] = {{"output", 'o', "FILE",
-                                   "the picture (.svg or .png); or of one log its table "
-                                   "(.csv), or events\n"
-                                   "for TensorBoard (a name with tfevents in it)",
-                                   SETS_TEXT(plot_job, picture)},
-                                  HELP_ROW,
-                                  {0}};
+static const option_row rows[] =
+    {{"output", 'o', "FILE",
+      "output: a picture (.svg or .png); for one log also its table (.csv) or\n"
+      "events for TensorBoard (a name that contains tfevents)",
+      SETS_TEXT(plot_job, picture)},
+     HELP_ROW,
+     {0}};
 
 const command_help plot_help =
     {"plot",
      "plot LOG... -o FILE | plot DIR",
-     "Draws logs of shoal train (the files, or the folders that hold them; up to 7):\n"
-     "loss and accuracy against steps. Lines are training, in means over neighbouring\n"
-     "steps; markers are validation. DIR, the folder of a shoal repro speech or lf-mmi, "
-     "gets its\n"
-     "pictures: errors and losses against hours, and the matrix of kinds.\n",
+     "Draws logs of shoal train (files, or folders of runs; up to 7): loss and accuracy\n"
+     "against steps. Lines are training, averaged over neighbouring steps; markers are\n"
+     "validation. If DIR is the folder of shoal repro speech or lf-mmi, draws its "
+     "pictures:\n"
+     "errors and losses against hours, and the matrix of kinds.\n",
      rows,
      NULL,
      "FILE"};
@@ -61,7 +61,7 @@ static plot_series series_of(const log_curves *log, curve_name name, int colour,
                          .dashed = validation};
 }
 
-/* A table or events, which other tools read, in place of a picture. */
+/* A table or events for other tools, instead of a picture. */
 static bool is_export(const char *path) {
     const size_t length = strlen(path);
     return strstr(path, "tfevents") ||
@@ -82,9 +82,9 @@ int plot_command(int count, char **arguments) {
         return EXIT_OK;
     }
     if (count == 0 || count > MOST_LOGS)
-        die_of_usage(count ? "more than 7 logs" : "no log was given");
+        die_of_usage(count ? "give at most 7 logs" : "no log was given");
     if (!job.picture)
-        die_of_usage("no picture was named");
+        die_of_usage("--output is missing");
     if (count == 1 && is_export(job.picture)) {
         plan_output(job.picture);
         demand(shoal_run_export(begin_context(1, NULL), arguments[0], job.picture),

@@ -1,12 +1,11 @@
-/* shoal quality: the command line; folders of layerL_{q,k,v}.npy, which layers there are,
-   whether their shapes agree, and the kinds spelled for them; and what is measured in
-   which order. A layer at a time: full once, then every kind once, compared with it and
-   its rows checked; then the kinds take turns on the clock, so that whatever else the
-   machine does falls on all of them.
+/* shoal quality: the command line, folders of layerL_{q,k,v}.npy, and the order of
+   measurements. Layer by layer, full runs once, then every kind runs once and is
+   compared with it and its rows are checked; then timed calls of the kinds alternate,
+   so that other load on the machine affects all of them.
 
-   A kind's weights for a sampled query come from exact/, with the groups and top keys
-   that the library used. They are trusted because, applied to the values, they give the
-   library's own output. */
+   The weights of a kind for a sampled query come from exact/, with the clusters and
+   exact keys that the library used. They are verified by applying them to the values,
+   which must give the library's output. */
 #define _GNU_SOURCE
 #include "quality.h"
 
@@ -20,7 +19,7 @@
 #include "plot.h"
 #include "shoal_models.h"
 
-/* From this many queries on a group count of 100 is usual, below it 25. */
+/* Default numbers of clusters: 100 from 1024 queries on, 25 below. */
 enum { LONG = 1024, CLUSTERS = 100, FEW_CLUSTERS = 25 };
 
 enum { DEFAULT_SAMPLES = 256, DEFAULT_REPEATS = 7, DEFAULT_SEED = 1 };
@@ -32,56 +31,58 @@ enum { DEFAULT_SAMPLES = 256, DEFAULT_REPEATS = 7, DEFAULT_SEED = 1 };
 
 static const option_row rows[] =
     {{"kinds", 0, "KINDS",
-      "kinds of attention, as shoal kinds spells them; a kind's -C\n"
-      "stands for --clusters; full is added where it is missing\n"
+      "kinds of attention, as in shoal kinds; -C in a kind stands for\n"
+      "--clusters; full is added if it is missing\n"
       "(default: full,clustered-C,i-clustered-C,\n"
       "i-clustered-C:groups=keys,i-clustered-C:normaliser=query,\n"
       "q-clustered-C:topk=32,q-clustered-C,shoal)",
       SETS_KINDS(quality_job, kinds, KINDS_MOST)},
      {"clusters", 0, "C",
-      "groups of queries (default: 100; 25 when there are fewer\n"
-      "than 1024 queries)",
+      "number of query clusters (default: 100; 25 with fewer than 1024\n"
+      "queries)",
       SETS_INTEGER(quality_job, clusters, 1, 65535)},
      {"layers", 0, "LIST", "only these layers, such as 0,2..4 (default: all)",
       SETS_TEXT(quality_job, layers_text)},
      {"samples", 0, "N",
-      "queries per layer whose attention rows are compared; all of\n"
-      "them if there are no more (default: 256)",
+      "number of queries per layer whose attention weights are compared,\n"
+      "at most all of them (default: 256)",
       SETS_INTEGER(quality_job, samples, 1, INT32_MAX)},
      {"repeats", 0, "R",
-      "timed calls per kind and layer, taken in turns; the best\n"
-      "counts, 1 to 1000 (default: 7)",
+      "timed calls per kind and layer, alternating; the best one counts,\n"
+      "1 to 1000 (default: 7)",
       SETS_INTEGER(quality_job, repeats, 1, 1000)},
      {"seed", 0, "S",
-      "seed of the kinds, unless spelled, and of the sample\n"
+      "seed of the sample, and of kinds without an explicit seed\n"
       "(default: 1)",
       SETS_SEED(quality_job, seed)},
      THREADS_ROW(quality_job),
      ISA_ROW(quality_job),
-     {"plot", 0, "FILE", "draw error against time, with the Pareto front (.svg or .png)",
+     {"plot", 0, "FILE", "plot error against time, with the Pareto front (.svg or .png)",
       SETS_TEXT(quality_job, plot_path), .take = plot_option},
      {"json", 0, NULL, "print one JSON object instead of the tables",
       SETS_FLAG(quality_job, json)},
      HELP_ROW,
      {0}};
 
-const command_help quality_help = {
-    "quality",
-    "quality DIR... [options]",
-    "How near each kind of attention comes to full attention on queries, keys and\n"
-    "values of a real model, and what that costs. DIR holds layerL_q.npy,\n"
-    "layerL_k.npy and layerL_v.npy for its layers L: float32 [batch, heads, length,\n"
-    "dim], one shape for all layers; k and v may have fewer heads than q, a divisor\n"
-    "of them.\n",
-    rows,
-    "error: |out - full| / |full|, a layer as one long vector; its mean over the layers\n"
-    "and its worst. rows L1: mean L1 distance of a query's attention weights from\n"
-    "full's, 0 to 2. strongest key same: share of queries whose largest weight is on\n"
-    "full's key. Weights are computed in double precision from the groups and top keys\n"
-    "that were used, and must give the output when applied to v: if one does not, the\n"
-    "exit code is 1. lsh has none: -.\n"
-    "Ctrl-C shows the layers measured so far; twice ends at once.\n",
-    "DIR"};
+const command_help quality_help =
+    {"quality",
+     "quality DIR... [options]",
+     "Measures the error of each kind of attention relative to full attention, and its\n"
+     "time, on queries, keys and values of a real model. DIR has layerL_q.npy, "
+     "layerL_k.npy\n"
+     "and layerL_v.npy for layers L: float32 [batch, heads, length, dim], with the same\n"
+     "shapes in all layers; the number of heads of k and v must divide that of q.\n",
+     rows,
+     "error: |out - full| / |full| of a layer as one vector; mean and maximum over the\n"
+     "layers. rows L1: mean L1 distance of a query's attention weights from full's, 0 to "
+     "2.\n"
+     "strongest key same: share of queries with the same strongest key as full. Weights "
+     "are\n"
+     "computed in double precision from the clusters and exact keys that were used, and\n"
+     "must give the output when applied to v; otherwise the exit code is 1. lsh has no\n"
+     "weights: -.\n"
+     "Ctrl-C prints the layers measured so far; a second one exits at once.\n",
+     "DIR"};
 
 /* Queries [B][H][N][D], keys [B][G][S][D], values [B][G][S][Dv] of one layer. */
 typedef enum { ARRAY_Q, ARRAY_K, ARRAY_V, ARRAYS } quality_array;
@@ -92,9 +93,10 @@ typedef struct {
 
 static const char letters[ARRAYS] = {'q', 'k', 'v'};
 
-/* ---- Which layers there are -------------------------------------------------------- */
+/* ---- Finding layers --------------------------------------------------------------- */
 
-/* The number in "layer3_q.npy", or -1. A number has one spelling: not "layer03". */
+/* The number in "layer3_q.npy", or -1. Leading zeros as in "layer03" are not
+   accepted. */
 static int layer_of(const char *name) {
     int number, length = 0;
     char letter, again[32];
@@ -105,7 +107,8 @@ static int layer_of(const char *name) {
     return strcmp(name, again) == 0 ? number : -1;
 }
 
-/* Inserts in growing order, once. False when there are too many. */
+/* Inserts in increasing order without duplicates. Returns false if there are too
+   many. */
 static bool add_layer(int *layers, int *count, int number) {
     int at = *count;
     while (at > 0 && layers[at - 1] > number)
@@ -124,7 +127,7 @@ static void list_layers(quality_folder *folder) {
     DIR *directory = opendir(folder->path);
     bool fits = true;
     if (!directory)
-        die(EXIT_BAD_INPUT, "the folder %s cannot be opened: %s", folder->path,
+        die(EXIT_BAD_INPUT, "cannot open the folder %s: %s", folder->path,
             strerror(errno));
     for (const struct dirent *entry; fits && (entry = readdir(directory));) {
         const int number = layer_of(entry->d_name);
@@ -135,12 +138,12 @@ static void list_layers(quality_folder *folder) {
         die(EXIT_BAD_INPUT, "%s has more than %d layers", folder->path, QUALITY_LAYERS);
     if (folder->layers == 0)
         die(EXIT_BAD_INPUT,
-            "%s has no layers: it should hold layer0_q.npy, layer0_k.npy, "
-            "layer0_v.npy and so on",
+            "%s has no layers: it needs layer0_q.npy, layer0_k.npy, layer0_v.npy and so "
+            "on",
             folder->path);
 }
 
-/* ---- Which of them are wanted ------------------------------------------------------ */
+/* ---- Selecting layers ------------------------------------------------------------- */
 
 static void need_layer(const quality_folder *folder, int64_t number) {
     char list[128] = "";
@@ -151,11 +154,11 @@ static void need_layer(const quality_folder *folder, int64_t number) {
     for (int i = 0; i < folder->layers && used < sizeof list - 16; i++)
         used += (size_t)snprintf(list + used, sizeof list - used, "%s%d", i ? ", " : "",
                                  folder->layer[i]);
-    die(EXIT_BAD_INPUT, "%s has no layer %" PRId64 ", which --layers asks for; it has %s",
+    die(EXIT_BAD_INPUT, "%s has no layer %" PRId64 ", which --layers selects; it has %s",
         folder->path, number, list);
 }
 
-/* "0,2..4": every number named must be there. */
+/* "0,2..4": all these layers must exist. */
 static void choose_layers(const quality_job *job, quality_folder *folder) {
     int chosen[QUALITY_LAYERS] = {0}, count = 0;
     int64_t from, to;
@@ -181,7 +184,7 @@ static void release_layer(quality_layer *layer) {
     *layer = (quality_layer){0};
 }
 
-/* The layer's problem, or why it has none. */
+/* Fills the layer's problem; returns an error message or NULL. */
 static const char *describe(const quality_layer *layer, shoal_problem *problem) {
     const int64_t *q = layer->arrays[ARRAY_Q].shape, *k = layer->arrays[ARRAY_K].shape;
     const int64_t *v = layer->arrays[ARRAY_V].shape;
@@ -189,14 +192,15 @@ static const char *describe(const quality_layer *layer, shoal_problem *problem) 
         if (q[i] == 0 || k[i] == 0 || v[i] == 0)
             return "an array is empty";
     if (q[0] != k[0] || k[0] != v[0])
-        return "q, k and v must have one batch size";
+        return "q, k and v must have the same batch size";
     if (k[1] != v[1] || q[1] % k[1] != 0)
-        return "k and v must have q's heads, or one divisor of them";
+        return "the number of heads of k and v must be equal and divide that of q";
     if (k[2] != v[2])
-        return "k and v must have one length";
+        return "k and v must have the same length";
     if (q[3] != k[3])
-        return "q and k must have one dim";
-    *problem = (shoal_problem){.batch = q[0],
+        return "q and k must have the same dim";
+    *problem = (shoal_problem){.size = sizeof(shoal_problem),
+                               .batch = q[0],
                                .heads = q[1],
                                .kv_heads = k[1],
                                .queries = q[2],
@@ -212,30 +216,31 @@ static bool same_shapes(const shoal_problem *a, const shoal_problem *b) {
            a->value_dim == b->value_dim;
 }
 
-/* Reading maps the files, so that looking at shapes alone costs nothing. `differ`: why a
-   layer is refused whose shapes are not the folder's. */
+/* Files are mapped, so checking shapes alone costs nothing. `differ` is the message if
+   the shapes are not those of the folder. */
 static void map_layer(quality_job *job, quality_folder *folder, int at,
                       const char *differ, quality_layer *layer) {
-    shoal_problem problem = {0};
+    shoal_problem problem = {.size = sizeof(shoal_problem)};
     for (int i = 0; i < ARRAYS; i++) {
         char path[PATH_MAX];
         const int length = snprintf(path, sizeof path, "%s/layer%d_%c.npy", folder->path,
                                     folder->layer[at], letters[i]);
         if (length < 0 || (size_t)length >= sizeof path)
-            die(EXIT_BAD_INPUT, "the name of the folder %s is too long", folder->path);
+            die(EXIT_BAD_INPUT, "the path of the folder %s is too long", folder->path);
         if (access(path, F_OK) != 0)
-            die(EXIT_BAD_INPUT, "%s is missing: a layer needs its q, k and v", path);
+            die(EXIT_BAD_INPUT, "%s is missing: a layer needs q, k and v", path);
         plan_input(path);
         demand(shoal_array_read(job->context, path, &layer->arrays[i]), EXIT_BAD_INPUT);
-        if (layer->arrays[i].dtype != SHOAL_FLOAT32 || layer->arrays[i].rank != 4)
+        if (layer->arrays[i].dtype != SHOAL_DTYPE_FLOAT32 ||
+            layer->arrays[i].dimensions != 4)
             die(EXIT_BAD_INPUT,
                 "%s must be float32 [batch, heads, length, dim]; it is %s with %d "
                 "dimension%s",
                 path,
-                layer->arrays[i].dtype == SHOAL_FLOAT32   ? "float32"
-                : layer->arrays[i].dtype == SHOAL_FLOAT16 ? "float16"
-                                                          : "int32",
-                layer->arrays[i].rank, plural(layer->arrays[i].rank));
+                layer->arrays[i].dtype == SHOAL_DTYPE_FLOAT32   ? "float32"
+                : layer->arrays[i].dtype == SHOAL_DTYPE_FLOAT16 ? "float16"
+                                                                : "int32",
+                layer->arrays[i].dimensions, plural(layer->arrays[i].dimensions));
     }
     const char *why = describe(layer, &problem);
     if (!why && folder->problem.batch == 0)
@@ -255,10 +260,9 @@ static void map_layer(quality_job *job, quality_folder *folder, int at,
     }
 }
 
-/* ---- Kinds for the folder ---------------------------------------------------------- */
+/* ---- Kinds for a folder ----------------------------------------------------------- */
 
-/* "shoal-C:topk=32" -> "shoal-100:topk=32". Misspelt kinds are mistakes of the command
-   line. */
+/* "shoal-C:topk=32" -> "shoal-100:topk=32". A misspelt kind is a usage error. */
 static void spell_kinds(const quality_job *job, int64_t clusters, kind_list *kinds) {
     kinds->count = job->kinds.count;
     for (int i = 0; i < kinds->count; i++) {
@@ -283,11 +287,12 @@ static void open_folder(quality_job *job, quality_folder *folder) {
     while (begin > folder->path && begin[-1] != '/')
         begin--;
     snprintf(folder->title, sizeof folder->title, "%.*s", (int)(end - begin), begin);
-    /* Pictures take UTF-8 only, and a long name may have been cut inside a letter. */
+    /* Pictures need UTF-8, and a long name may have been truncated inside a
+       character. */
     make_utf8(folder->title);
     list_layers(folder);
     choose_layers(job, folder);
-    snprintf(differ, sizeof differ, "its shapes differ from layer %d's",
+    snprintf(differ, sizeof differ, "its shapes differ from those of layer %d",
              folder->layer[0]);
     for (int at = 0; at < folder->layers; at++) {
         map_layer(job, folder, at, differ, &layer);
@@ -305,7 +310,7 @@ static void open_folder(quality_job *job, quality_folder *folder) {
 typedef struct {
     quality_job *job;
     quality_folder *folder;
-    int at; /* which of the folder's layers */
+    int at; /* index of the layer in the folder */
     quality_layer layer;
     int64_t count;      /* elements of an output: B H N Dv */
     float *exact, *out; /* [B][H][N][Dv] */
@@ -321,7 +326,8 @@ static quality_cell *cell_of(const folder_run *run, int kind) {
 }
 
 static shoal_inputs inputs_of(const folder_run *run) {
-    return (shoal_inputs){.q = run->layer.arrays[ARRAY_Q].data,
+    return (shoal_inputs){.size = sizeof(shoal_inputs),
+                          .q = run->layer.arrays[ARRAY_Q].data,
                           .k = run->layer.arrays[ARRAY_K].data,
                           .v = run->layer.arrays[ARRAY_V].data};
 }
@@ -353,14 +359,14 @@ static double call(const folder_run *run, int kind, float *out) {
 
 /* ---- Rows of sampled queries ------------------------------------------------------- */
 
-/* Room for one query. */
+/* Buffers for one query. */
 typedef struct {
     double *full; /* [S], full's weights */
     double *sums; /* [2][Dv], row V and row |V| */
-    double score; /* the largest of the query's own scores, signs aside */
+    double score; /* largest magnitude of the query's scores */
 } row_work;
 
-/* The largest difference of row V from the output, as a share of the largest row |V|. */
+/* Largest difference between row V and the output, relative to the largest row |V|. */
 static double check_row(const exact_head *head, const row_work *work, const float *out) {
     const int64_t Dv = head->value_dim;
     double *sums = work->sums, *sizes = work->sums + Dv, worst = 0, size = 0;
@@ -375,7 +381,7 @@ static double check_row(const exact_head *head, const row_work *work, const floa
         worst = isnan(difference) ? INFINITY : fmax(worst, difference);
         size = fmax(size, sizes[d]);
     }
-    /* Rounding of scores, which are exponents, grows with them. */
+    /* Rounding errors of scores, which are exponents, grow with them. */
     const double growth = 1 +
                           4 * (double)FLT_EPSILON * work->score / QUALITY_ROW_TOLERANCE;
     return worst == 0 ? 0 : worst / (size * growth);
@@ -389,20 +395,21 @@ static int64_t strongest(const double *row, int64_t count) {
     return best;
 }
 
-/* Adds what the kind's weights for query i say. out: [Dv], what it computed. */
+/* Adds the metrics of the kind's weights for query i. out: [Dv], the output of the
+   kind. */
 static void add_row(exact_head *head, int64_t i, row_work *work, const float *out,
                     quality_cell *cell) {
     double *const metrics = cell->value;
     /* full's weights for query i of the same head. */
     const shoal_attention kept = head->attention;
-    head->attention.kind = SHOAL_FULL;
+    head->attention.kind = SHOAL_KIND_FULL;
     memcpy(work->full, exact_row(head, i), (size_t)head->keys * sizeof *work->full);
     head->attention = kept;
     work->score = 0;
     for (int64_t l = 0; l < head->keys; l++)
         work->score = fmax(work->score, fabs(head->scores[l]));
     exact_row(head, i);
-    /* Two keys that single precision may see the other way round tell nothing. */
+    /* Skips queries where single precision may order two keys differently. */
     if (head->margin > 1e-5 * (1 + work->score))
         metrics[METRIC_ROW_CHECK] =
             fmax(metrics[METRIC_ROW_CHECK], check_row(head, work, out));
@@ -412,8 +419,7 @@ static void add_row(exact_head *head, int64_t i, row_work *work, const float *ou
                                  strongest(work->full, head->keys);
 }
 
-/* Fills the three metrics of rows; they are NAN where the plan does not tell what it
-   chose. */
+/* Fills the three metrics of rows; NAN if the plan does not report its choices. */
 static void measure_rows(const folder_run *run, int kind, const float *out) {
     const shoal_problem *problem = &run->folder->problem;
     const shoal_inputs inputs = inputs_of(run);
@@ -448,9 +454,10 @@ static void measure_rows(const folder_run *run, int kind, const float *out) {
     metrics[METRIC_ROW_CHECK] /= known ? 1 : NAN;
 }
 
-/* ---- Which queries ----------------------------------------------------------------- */
+/* ---- Sampling queries ------------------------------------------------------------- */
 
-/* Selection sampling: each is taken with the probability still wanted / still left. */
+/* Selection sampling: each query is taken with probability (still needed) / (still
+   left). */
 static void sample(int64_t total, int64_t count, uint64_t seed, int64_t *chosen) {
     int64_t taken = 0;
     for (int64_t i = 0; i < total && taken < count; i++) {
@@ -464,8 +471,8 @@ static void sample(int64_t total, int64_t count, uint64_t seed, int64_t *chosen)
 
 /* ---- Quality and time -------------------------------------------------------------- */
 
-/* The rows are right when, applied to V, they give the output; if not, no figure that
-   comes from them or from the output is worth printing. */
+/* The rows are verified by applying them to V, which must give the output; otherwise no
+   figure is printed. */
 static void compare_kind(folder_run *run, int kind) {
     float *out = kind == run->job->reference ? run->exact : run->out;
     double *const metrics = cell_of(run, kind)->value;
@@ -478,8 +485,8 @@ static void compare_kind(folder_run *run, int kind) {
     measure_rows(run, kind, out);
     if (metrics[METRIC_ROW_CHECK] > QUALITY_ROW_TOLERANCE)
         die(EXIT_FAILURE,
-            "WRONG: %s: its attention rows, applied to V, are %.2g "
-            "away from the output (allowed: %.0e); please report it",
+            "WRONG: %s: its attention weights, applied to V, differ from the output by "
+            "%.2g (allowed: %.0e); please report it",
             where(run, kind), metrics[METRIC_ROW_CHECK], QUALITY_ROW_TOLERANCE);
 }
 
@@ -488,7 +495,7 @@ static void take_turn(folder_run *run, int kind) {
     const double seconds = call(run, kind, run->out);
     if (fold_floats(1, run->out, run->count) != run->digests[kind])
         die(EXIT_FAILURE,
-            "WRONG: %s: the same call gave another output; please report it",
+            "WRONG: %s: a repeated call gave a different output; please report it",
             where(run, kind));
     *best = fmin(*best, seconds);
 }
@@ -501,10 +508,10 @@ static void measure_layer(folder_run *run) {
     progress_say("%s, layer %d: reading", folder->title, number);
     map_layer(run->job, folder, run->at, "the files changed during the run", &run->layer);
     for (int i = 0; i < ARRAYS; i++) {
-        /* With a NaN or an infinity in the arrays nothing could be compared. */
+        /* Arrays with a NaN or an infinity cannot be compared. */
         const float *numbers = run->layer.arrays[i].data;
         int64_t count = 1;
-        for (int k = 0; k < run->layer.arrays[i].rank; k++)
+        for (int k = 0; k < run->layer.arrays[i].dimensions; k++)
             count *= run->layer.arrays[i].shape[k];
         for (int64_t k = 0; k < count; k++)
             if (!isfinite(numbers[k]))
@@ -538,9 +545,10 @@ static void measure_folder(quality_job *job, quality_folder *folder) {
     run.out = reserve((size_t)run.count, sizeof *run.out);
     run.queries = reserve((size_t)folder->samples, sizeof *run.queries);
     for (int kind = 0; kind < job->kinds.count; kind++) {
-        /* shoal-C tells what it chose only where backward will ask for it. */
+        /* shoal-C reports its choices only in plans with backward. */
         const shoal_attention *attention = &folder->kinds.attention[kind];
-        const unsigned flags = attention->kind == SHOAL_SHOAL ? SHOAL_WITH_BACKWARD : 0;
+        const unsigned flags = attention->kind == SHOAL_KIND_SHOAL ? SHOAL_WITH_BACKWARD
+                                                                   : 0;
         demand_call(&run,
                     shoal_plan_create(job->context, problem, attention, flags,
                                       &run.plans[kind]),

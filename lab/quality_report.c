@@ -1,4 +1,4 @@
-/* What was measured: the table, the whole run as one JSON object, and the picture. */
+/* Output of shoal quality: table, JSON object and picture. */
 #include "plot.h"
 #include "quality.h"
 
@@ -19,7 +19,7 @@ static double times_full(const quality_job *job, const quality_folder *folder, i
            mean_of(folder, kind, METRIC_SECONDS);
 }
 
-/* No kind is both nearer to full and faster. */
+/* Whether no kind has both a smaller error and a shorter time. */
 static bool is_on_front(const quality_job *job, const quality_folder *folder, int kind) {
     const double error = mean_of(folder, kind, METRIC_ERROR);
     const double seconds = mean_of(folder, kind, METRIC_SECONDS);
@@ -35,7 +35,7 @@ static bool is_on_front(const quality_job *job, const quality_folder *folder, in
 
 /* ---- The table --------------------------------------------------------------------- */
 
-/* "-" where there is nothing to say. */
+/* "-" for NAN. */
 static void print_value(int width, int decimals, double value) {
     if (isnan(value))
         printf(" %*s", width, "-");
@@ -88,7 +88,7 @@ void quality_print(const quality_job *job, const quality_folder *folder) {
         width = (int)fmax(width, (double)strlen(folder->kinds.names[kind]));
     print_summary(job, folder, width);
     for (int first = 0; first < folder->done; first += LAYERS_ACROSS) {
-        /* The layers from `first` on, as many as fit across. */
+        /* Layers from `first` on, as many as fit. */
         const int end = first + LAYERS_ACROSS < folder->done ? first + LAYERS_ACROSS
                                                              : folder->done;
         printf("\n  %-*s", width, first == 0 ? "error by layer" : "");
@@ -102,9 +102,11 @@ void quality_print(const quality_job *job, const quality_folder *folder) {
             putchar('\n');
         }
     }
-    printf("\n* on the Pareto front: no kind has less error in less time. error: |out - "
-           "full| / |full|;\nrows L1: mean distance of attention rows from full's. Every "
-           "row was checked against the output.\n");
+    printf("\n"
+           "* on the Pareto front: no kind has a smaller error in less time. error: |out "
+           "- full| / |full|;\n"
+           "rows L1: mean distance of attention weights from full's. Every row was "
+           "checked against the output.\n");
     if (folder->done < folder->layers)
         printf("Interrupted: %d of %d layers.\n", folder->done, folder->layers);
     putchar('\n');
@@ -176,9 +178,9 @@ int quality_print_json(const quality_job *job) {
                                 job->interrupted, "folders", folders));
 }
 
-/* ---- The picture: error against time, a chart per folder, with the Pareto front ---- */
+/* ---- Picture: error against time, a chart per folder, with the Pareto front ------- */
 
-/* What one chart points to while it is drawn. */
+/* Storage that one chart points to. */
 typedef struct {
     double x[KINDS_MOST], y[KINDS_MOST];
     double front_x[KINDS_MOST], front_y[KINDS_MOST];
@@ -186,7 +188,7 @@ typedef struct {
     char title[KIND_NAME + 48];
 } folder_picture;
 
-/* The front from the fastest on, as a line. */
+/* The front as a line, from the fastest kind on. */
 static int trace_front(const quality_job *job, const quality_folder *folder,
                        folder_picture *picture) {
     int count = 0;
@@ -204,14 +206,15 @@ static int trace_front(const quality_job *job, const quality_folder *folder,
     return count;
 }
 
-/* 1, 2 or 5 times a power of ten: the largest that is no more. */
+/* The largest of 1, 2 or 5 times a power of ten that is at most value. */
 static double round_down(double value) {
     const double power = pow(10, floor(log10(value)));
     const double digit = value / power;
     return power * (digit >= 5 ? 5 : digit >= 2 ? 2 : 1);
 }
 
-/* The legend is shared, so where folders differ in C it says C. */
+/* The legend is shared, so it says C if the folders have different numbers of
+   clusters. */
 static plot_chart draw_folder(const quality_job *job, const quality_folder *folder,
                               folder_picture *picture) {
     double fastest = INFINITY, slowest = 0, worst = 1e-6;
@@ -233,8 +236,8 @@ static plot_chart draw_folder(const quality_job *job, const quality_folder *fold
                                         trace_front(job, folder, picture));
     snprintf(picture->title, sizeof picture->title, alike ? "%s" : "%s, C = %" PRId64,
              folder->title, folder->clusters);
-    /* Times from the fastest to the slowest, outwards to where there are ticks; errors
-       from just below 0, where full is, so that its marker shows whole. */
+    /* Times from the fastest to the slowest, extended to ticks; errors from just below
+       0, so that the marker of full is visible. */
     return (plot_chart){.title = picture->title,
                         .x = {.label = "ms per call",
                               .scale = PLOT_LOG,

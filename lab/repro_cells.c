@@ -1,4 +1,4 @@
-/* An experiment's table, and the cells that it and the user ask for. */
+/* The table of an experiment, and the cells that it and the user ask for. */
 #define _GNU_SOURCE
 #include <strings.h>
 #include <unistd.h>
@@ -49,7 +49,7 @@ void repro_load(repro_job *job, const char *word) {
     say_names(names, sizeof names);
     if (!job->table && access(word, F_OK) != 0)
         die(EXIT_USAGE,
-            "\"%s\" is no experiment: the experiments are %s, or the file of a table",
+            "\"%s\" is not an experiment: the experiments are %s, or the file of a table",
             word, names);
     if (!job->table && !(job->table = load_json("repro", job->table_path = word)))
         leave(EXIT_BAD_INPUT);
@@ -61,14 +61,14 @@ void repro_load(repro_job *job, const char *word) {
     if (!json_array_size(json_object_get(job->table, "axes")) ||
         !shoal_task_find(repro_text(job->table, "task")))
         die(EXIT_BAD_INPUT,
-            "%s: a table has a \"task\" and \"axes\"; docs/experiments.md", word);
+            "%s: a table needs \"task\" and \"axes\"; see docs/experiments.md", word);
     if (job->minutes < 0)
         job->minutes = json_number_value(json_object_get(job->table, "minutes"));
 }
 
 /* ---- Axes -------------------------------------------------------------------------- */
 
-/* What a list of an option has. */
+/* Splits the list of an option. */
 static json_t *split(const char *option, const char *text) {
     static char names[REPRO_VALUES][REPRO_NAME];
     const int count =
@@ -87,8 +87,8 @@ static void spell(const repro_job *job, const char *kind, char spelled[REPRO_NAM
     shoal_attention_print(&attention, spelled, REPRO_NAME);
 }
 
-/* An entry of an axis, {"name": ...} and what more the table says of it; whole numbers
-   have their value as the name. Names of an axis of datasets must be the table's. */
+/* An entry of an axis: {"name": ...} and further members of the table; integers are
+   named by their value. Names of an axis of datasets must be in the table. */
 static json_t *entry_of(const json_t *axis, const json_t *asked, bool whole) {
     const json_t *entry = NULL, *known = json_object_get(axis, "values");
     char name[REPRO_NAME], all[REPRO_TEXT] = "";
@@ -107,7 +107,7 @@ static json_t *entry_of(const json_t *axis, const json_t *asked, bool whole) {
     if (entry)
         return json_deep_copy(entry);
     if (strcmp(repro_text(axis, "field"), "dataset") == 0)
-        die(EXIT_USAGE, "there is no task %s; there are %s", name, all);
+        die(EXIT_USAGE, "there is no task %s; tasks: %s", name, all);
     json_t *made = json_object();
     int64_t number;
     if (whole && !parse_integer("repro", repro_text(axis, "field"), name, 0,
@@ -117,12 +117,12 @@ static json_t *entry_of(const json_t *axis, const json_t *asked, bool whole) {
     return made;
 }
 
-/* Entries of an axis: the user's or the table's; numbers grow. */
+/* Entries of an axis: the user's or the table's; numbers must increase. */
 static json_t *entries_of(const repro_job *job, const json_t *axis) {
     const char *field = repro_text(axis, "field"), *option = "kinds", *asked = NULL;
     const shoal_train_task *task = shoal_task_find(repro_text(job->table, "task"));
     const shoal_field *known = shoal_task_field_find(task, field);
-    const bool whole = known && known->type == SHOAL_FIELD_INTEGER;
+    const bool whole = known && known->type == SHOAL_FIELD_TYPE_INTEGER;
     if (strcmp(field, "attention") == 0)
         asked = job->kinds;
     else if (strcmp(field, "dataset") == 0)
@@ -163,7 +163,7 @@ repro_cell *repro_find(const repro_job *job, const char *name) {
     return NULL;
 }
 
-/* "KIND", "KIND@LAYERS" or "CELL+KIND"; CELL has the same values of other axes. */
+/* "KIND", "KIND@LAYERS" or "CELL+KIND"; CELL has the same values on the other axes. */
 static void place_kind(repro_job *job, repro_cell *cell, const char *text) {
     char kind[REPRO_NAME], spelled[2 * REPRO_NAME];
     const char *plus = strrchr(text, '+');
@@ -196,10 +196,10 @@ static void place_kind(repro_job *job, repro_cell *cell, const char *text) {
         }
     }
     if (plus && !*cell->from)
-        die(EXIT_USAGE, "--kinds: %s goes on from a cell that is not before it", spelled);
+        die(EXIT_USAGE, "--kinds: %s continues a cell that must come before it", spelled);
 }
 
-/* The first of the files under the data folder that is there, else the first. */
+/* The first of these files that exists under the data folder, else the first. */
 static const char *data_file(const repro_job *job, const json_t *list,
                              char path[REPRO_PATH], bool *there) {
     char one[REPRO_PATH];
@@ -247,7 +247,7 @@ static void place_data(const repro_job *job, repro_cell *cell) {
                     json_is_true(json_object_get(job->table, "optional"));
 }
 
-/* Fields of an object, whose values become texts. */
+/* Adds the fields of an object, converted to texts. */
 static void give(repro_cell *cell, const json_t *fields) {
     const char *field;
     json_t *value;
@@ -260,7 +260,7 @@ static void give(repro_cell *cell, const json_t *fields) {
     }
 }
 
-/* Of the axes, the fields that the task has; a dataset may be a task of its own. */
+/* Adds the fields of the task that are axes; a dataset may be a task of its own. */
 static void give_axes(const repro_job *job, repro_cell *cell) {
     const json_t *axes = json_object_get(job->table, "axes");
     json_t *fields = json_object();
@@ -290,11 +290,11 @@ static void set_field(const repro_job *job, repro_cell *cell, const char *name,
     const char *near = closest_name(name, names, count, sizeof *names);
     die(EXIT_USAGE,
         near ? "there is no field \"%s\"; did you mean %s?"
-             : "there is no field \"%s\"; shoal train %s --print-config shows all",
+             : "there is no field \"%s\"; shoal train %s --print-config lists all",
         name, near ? near : repro_text(job->table, "task"));
 }
 
-/* A cell that goes on from another learns more slowly, and not for as long. */
+/* A cell that continues another uses a lower rate for a shorter time. */
 static void go_on(const repro_job *job, repro_cell *cell) {
     const json_t *further = json_object_get(job->table, "further");
     const char *name;
@@ -304,7 +304,7 @@ static void go_on(const repro_job *job, repro_cell *cell) {
         const double factor = json_number_value(value);
         const shoal_field *field = shoal_task_field_find(cell->task, name);
         shoal_config_get(cell->task, &cell->config, name, text, sizeof text);
-        if (field && field->type == SHOAL_FIELD_INTEGER)
+        if (field && field->type == SHOAL_FIELD_TYPE_INTEGER)
             snprintf(text, sizeof text, "%.0f",
                      fmax(1, floor(strtod(text, NULL) * factor + 1e-9)));
         else
@@ -318,7 +318,7 @@ static void go_on(const repro_job *job, repro_cell *cell) {
     }
 }
 
-/* The table's settings, the entry's, the user's, the axes'. */
+/* Settings of the table, of the entry, of the user, and of the axes. */
 static void configure(const repro_job *job, repro_cell *cell) {
     const char *task = repro_text(cell->facts, "task"), *name;
     const char *preset = repro_text(job->table, "preset");
@@ -326,8 +326,8 @@ static void configure(const repro_job *job, repro_cell *cell) {
     cell->task = shoal_task_find(*task ? task : repro_text(job->table, "task"));
     if (!cell->task)
         die(EXIT_BAD_INPUT, "%s: there is no task \"%s\"", cell->name, task);
-    demand(shoal_config_defaults(job->context, cell->task, *preset ? preset : NULL,
-                                 &cell->config, sizeof cell->config),
+    demand(shoal_config_init(job->context, cell->task, *preset ? preset : NULL,
+                             &cell->config, sizeof cell->config),
            EXIT_BAD_INPUT);
     cell->given = json_object();
     give(cell, json_object_get(job->table, "settings"));
@@ -347,7 +347,7 @@ static void configure(const repro_job *job, repro_cell *cell) {
     place_data(job, cell);
 }
 
-/* ---- All of them ------------------------------------------------------------------- */
+/* ---- All cells -------------------------------------------------------------------- */
 
 static void make_cell(repro_job *job, json_t *const *entries, int axes) {
     const json_t *table = job->table, *list = json_object_get(table, "axes");
@@ -378,20 +378,21 @@ static void make_cell(repro_job *job, json_t *const *entries, int axes) {
     const char *spelled = repro_text(cell->facts, "cell");
     const char *form = repro_text(table, "name");
     if (*form && !repro_fill(job, cell, form, "", "", text))
-        die(EXIT_BAD_INPUT, "the name \"%s\" has a field that is no axis", form);
+        die(EXIT_BAD_INPUT, "the name \"%s\" refers to a field that is not an axis",
+            form);
     else if (!*form && *spelled)
         snprintf(text, sizeof text, "%s", spelled);
     for (char *at = text; !*form && (at = strchr(at, '/'));)
         *at = '_';
     snprintf(cell->name, REPRO_NAME, "%s", text);
     if (!*cell->name || repro_find(job, cell->name))
-        die(EXIT_USAGE, "--kinds: %s is there twice", cell->name);
+        die(EXIT_USAGE, "--kinds: %s is given twice", cell->name);
     json_object_set_new(cell->facts, "name", json_text(cell->name));
     form = repro_text(table, "folder");
     if (*form)
         repro_fill(job, cell, form, "", "", text);
     if (strchr(text, '/') || *text == '.')
-        die(EXIT_BAD_INPUT, "\"%s\" cannot be the folder of a cell", text);
+        die(EXIT_BAD_INPUT, "\"%s\" cannot be the name of a cell's folder", text);
     snprintf(folder, sizeof folder, "cells/%s", text);
     repro_path(cell->folder, job->folder, folder);
     configure(job, cell);

@@ -1,5 +1,5 @@
-/* The pictures of an experiment: errors and losses against hours, the matrix of kinds to
-   train and to evaluate with, and panels of heatmaps. */
+/* Pictures of an experiment: errors and losses against hours, the matrix of kinds in
+   training and evaluation, and panels of heatmaps. */
 #define _GNU_SOURCE
 #include <unistd.h>
 
@@ -33,8 +33,8 @@ typedef struct {
     int count;
 } point_list;
 
-/* Test's error of every cell against its hours: after the epochs filled, after the
-   minutes hollow. */
+/* Test error of every cell against its hours: filled after the epochs, hollow after the
+   minutes. */
 static void add_points(const repro_job *job, const char *of, point_list *list) {
     static const char *const times[] = {"epochs", "minutes"};
     static const bool hollow[] = {false, true};
@@ -57,7 +57,7 @@ static void add_points(const repro_job *job, const char *of, point_list *list) {
         }
 }
 
-/* The curves show what is right; twice gives them back. */
+/* Swaps curves between accuracy and error; calling it twice restores them. */
 static void turn_to_errors(const repro_job *job) {
     for (int i = 0; i < job->count; i++) {
         log_curve *line = &job->cells[i].log.curves[CURVE_VALIDATION_ACCURACY];
@@ -66,7 +66,7 @@ static void turn_to_errors(const repro_job *job) {
     }
 }
 
-/* dev's curves, and test's points for each measure that there is. */
+/* Curves of dev, and points of test for each available measure. */
 static void draw_errors(const repro_job *job, const json_t *how, const char *path) {
     static point_list points[3];
     plot_series curves[MOST_CURVES];
@@ -150,13 +150,13 @@ static void draw_panels(const repro_job *job, const json_t *how, const char *pat
 
 enum { CELL_WIDTH = 46, CELL_HEIGHT = 34, LEFT = 62, TOP = 40, GAP = 18, BELOW = 58 };
 
-/* A panel per family of kinds, a row per number of clusters or rounds, a column per value
-   of the first axis, the share as colour and number. */
+/* A panel per family of kinds, a row per number of clusters or rounds, a column per
+   value of the first axis; the share is shown as colour and number. */
 typedef struct {
     const repro_job *job;
     const json_t *how;
     char families[REPRO_VALUES][REPRO_NAME];
-    int count, rows[REPRO_VALUES]; /* so far */
+    int count, rows[REPRO_VALUES]; /* number so far */
     int columns, tallest;
     double width, height; /* in points */
 } panels;
@@ -246,7 +246,7 @@ static void draw_panels(const repro_job *job, const json_t *how, const char *pat
 
 #endif
 
-/* ---- All --------------------------------------------------------------------------- */
+/* ---- All pictures ----------------------------------------------------------------- */
 
 void repro_draw(const repro_job *job) {
     static const struct {
@@ -289,7 +289,7 @@ void repro_plot(const char *folder) {
         snprintf(tested + strlen(tested), sizeof tested - strlen(tested), "%s%s",
                  i ? "," : "", repro_item(json_object_get(results, "evaluate"), i));
     if (!*kinds)
-        die(EXIT_BAD_INPUT, "%s: shoal repro --show draws this experiment", path);
+        die(EXIT_BAD_INPUT, "%s: use shoal repro --show to draw this experiment", path);
     job.kinds = kinds;
     job.evaluate = *tested ? tested : NULL;
     job.folder = folder;

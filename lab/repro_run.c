@@ -1,4 +1,4 @@
-/* The trainings and evaluations of an experiment's cells, and the files of results. */
+/* Training and evaluation of an experiment's cells, and the files of results. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include "repro.h"
 
 #define RESULT "result.json"
-#define AFTER_EPOCHS "epochs.safetensors" /* the best model of then */
+#define AFTER_EPOCHS "epochs.safetensors" /* best model at that time */
 #define ENDLESS "1000000000"              /* steps */
 
 /* ---- Files ------------------------------------------------------------------------- */
@@ -23,7 +23,7 @@ void repro_make_folder(const char *path) {
             continue;
         snprintf(part, sizeof part, "%.*s", (int)i, path);
         if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            die(EXIT_RESOURCES, "%s cannot be made: %s", part, strerror(errno));
+            die(EXIT_RESOURCES, "%s cannot be created: %s", part, strerror(errno));
     }
     if (stat(path, &information) != 0 || !S_ISDIR(information.st_mode))
         die(EXIT_RESOURCES, "%s is not a folder", path);
@@ -40,7 +40,7 @@ void repro_write(const char *folder, const char *name, const json_t *object) {
         die(EXIT_RESOURCES, "%s cannot be written: %s", path, strerror(errno));
 }
 
-/* The object in a file of the folder; NULL where there is none. */
+/* The object in a file of the folder, or NULL if there is none. */
 static json_t *read_file(const char *folder, const char *name) {
     char path[REPRO_PATH];
     if (access(repro_path(path, folder, name), F_OK) != 0)
@@ -71,7 +71,7 @@ json_t *repro_last_line(const repro_cell *cell, const char *word) {
 
 /* ---- Reading ----------------------------------------------------------------------- */
 
-/* Results of a test are all in one file. */
+/* Test results of all cells are in one file. */
 static json_t *read_tested(const repro_job *job) {
     json_t *object = read_file(job->folder, REPRO_RESULTS), *cell, *config;
     const char *key;
@@ -90,14 +90,14 @@ static json_t *read_tested(const repro_job *job) {
                                               &config) != 0 ||
                                   right < 0 || right > 1)
         die(EXIT_BAD_INPUT,
-            "%s/" REPRO_RESULTS ": cell \"%s\" is no result; mend it, or remove it "
-            "to have it tested again",
+            "%s/" REPRO_RESULTS ": cell \"%s\" is not a valid result; correct it, or "
+            "remove it to test it again",
             job->folder, key);
     return object;
 }
 
-/* Cells of results.json that have no folder yet get one: the file came from another
-   machine. */
+/* Creates folders for cells of results.json that have none: the file was copied from
+   another machine. */
 static void import_results(const repro_job *job, const json_t *object) {
     const json_t *cells = json_object_get(object, "cells");
     for (size_t i = 0; i < json_array_size(cells); i++) {
@@ -116,7 +116,7 @@ static void import_results(const repro_job *job, const json_t *object) {
 static const char *const curve_names[CURVES] = {"loss", "accuracy", "validation_loss",
                                                 "validation_accuracy"};
 
-/* The curves of a log, {NAME: [steps, hours, values]}. */
+/* Curves of a log, {NAME: [steps, hours, values]}. */
 static json_t *curves_of(const char *path) {
     static log_curves logs[2];
     json_t *object = json_object();
@@ -139,7 +139,7 @@ static json_t *curves_of(const char *path) {
     return object;
 }
 
-/* Curves against hours from the beginning of the cell that this one goes on from. */
+/* Reads curves against hours since the start of the cell that this one continues. */
 static void read_curves(const repro_job *job, repro_cell *cell) {
     const bool calibrated = isfinite(cell->seconds_per_step);
     const repro_cell *before = repro_find(job, cell->from);
@@ -164,7 +164,8 @@ static void read_curves(const repro_job *job, repro_cell *cell) {
     }
 }
 
-/* What tables see of a cell; where there is no result yet, its last validation. */
+/* Collects the values of a cell that tables see; without a result, its last
+   validation. */
 static void look_at(const repro_job *job, repro_cell *cell) {
     const bool early = json_is_true(json_object_get(cell->result, "stopped_early"));
     const char *state = early          ? "early, no mistakes"
@@ -251,8 +252,8 @@ static bool has(const repro_cell *cell, const char *when) {
     return json_is_object(json_object_get(cell->result, when));
 }
 
-/* Adds to the file of all results, with the folder locked: another process may have
-   finished a cell meanwhile. */
+/* Adds to the file of all results with the folder locked, because another process may
+   have finished a cell. */
 static void keep_tested(repro_job *job, repro_cell *cell) {
     const int lock = open(job->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (lock >= 0)
@@ -265,15 +266,16 @@ static void keep_tested(repro_job *job, repro_cell *cell) {
         close(lock);
 }
 
-/* Fields that the data decides unless they are given. */
+/* Fields determined by the data unless they are given. */
 static bool is_found(const repro_cell *cell, const char *field) {
     return (strcmp(field, "rate") == 0 || strcmp(field, "units") == 0 ||
             strcmp(field, "pieces") == 0) &&
            !json_object_get(cell->given, field);
 }
 
-/* A result is of the same settings, but for those that say how long it was trained; some
-   experiments know only the settings that were given, the model or the data the rest. */
+/* Checks that a result has the same settings, except for the length of training; some
+   experiments only know the given settings, and the others come from the model or the
+   data. */
 static void check_result(const repro_job *job, const repro_cell *cell) {
     const bool given = strcmp(repro_text(job->table, "compare"), "given") == 0;
     json_t *wanted = repro_config_json(cell->task, &cell->config), *value;
@@ -295,8 +297,8 @@ static void check_result(const repro_job *job, const repro_cell *cell) {
         char now[SHOAL_VALUE_SIZE];
         shoal_config_get(cell->task, &cell->config, field, now, sizeof now);
         die(EXIT_BAD_INPUT,
-            "%s was done with another %s: %s was made with %s %s, not %s; ask for the "
-            "same, or choose another folder by --out",
+            "%s was done with another %s: %s was made with %s %s, not %s; use the same "
+            "setting, or another folder with --out",
             cell->name, field, cell->name, what,
             json_is_string(old) ? json_string_value(old)
             : was               ? was
@@ -310,7 +312,7 @@ static void check_result(const repro_job *job, const repro_cell *cell) {
 
 typedef struct {
     shoal_train_callbacks shown;
-    int64_t step, limit; /* 0: none */
+    int64_t step, limit; /* 0 if there is none */
     repro_config config;
     shoal_run_result result;
 } cell_run;
@@ -332,16 +334,16 @@ static void pass_message(void *user, const char *text) {
     run->shown.message(run->shown.user, text);
 }
 
-/* Trains to the end, or to the minutes; whether it got there. All fields are said again
-   when a run goes on, so that a checkpoint of other settings is refused; where only some
-   can be known, these. */
+/* Trains to the end, or for the minutes; returns whether that point was reached. All
+   known fields are passed again when a run continues, so that a checkpoint of other
+   settings is rejected. */
 static bool train(repro_job *job, repro_cell *cell, bool endless, bool minutes,
                   cell_run *run) {
     const repro_cell *before = repro_find(job, cell->from);
     const bool given = strcmp(repro_text(job->table, "compare"), "given") == 0;
     char label[REPRO_NAME + 32], from[REPRO_PATH], texts[128][SHOAL_VALUE_SIZE];
     shoal_setting settings[128];
-    shoal_run_options options = shoal_run_defaults();
+    shoal_run_options options = shoal_run_options_defaults();
     const shoal_field *field;
     snprintf(label, sizeof label, "%d/%d %.40s  ", (int)(cell - job->cells) + 1,
              job->count, cell->name);
@@ -364,7 +366,10 @@ static bool train(repro_job *job, repro_cell *cell, bool endless, bool minutes,
     options.stop_seconds = minutes && !run->limit ? 60 * job->minutes : 0;
     options.resume = 1;
     options.from = before ? repro_path(from, before->folder, AFTER_EPOCHS) : NULL;
-    options.callbacks = (shoal_train_callbacks){run, see_progress, pass_message, is_over};
+    options.callbacks = (shoal_train_callbacks){.user = run,
+                                                .progress = see_progress,
+                                                .message = pass_message,
+                                                .cancelled = is_over};
     const shoal_status status =
         shoal_train_run(job->context, cell->task, &run->config, &options, &run->result);
     progress_end();
@@ -375,8 +380,9 @@ static bool train(repro_job *job, repro_cell *cell, bool endless, bool minutes,
     complain(EXIT_USAGE, "repro", "%s", shoal_context_message(job->context));
     job->skipped += run->result.busy;
     job->failed += !run->result.busy; /* it diverged, or is damaged */
-    if (!run->result.busy && run->result.cause != SHOAL_CAUSE_INPUT)
-        leave(run->result.cause == SHOAL_CAUSE_SETTINGS ? EXIT_USAGE : EXIT_RESOURCES);
+    if (!run->result.busy && run->result.cause != SHOAL_RUN_CAUSE_INPUT)
+        leave(run->result.cause == SHOAL_RUN_CAUSE_SETTINGS ? EXIT_USAGE
+                                                            : EXIT_RESOURCES);
     return false;
 }
 
@@ -388,9 +394,9 @@ static bool takes_queries_as_keys(const repro_job *job, const char *kind) {
     return kind_facts(&attention)->keys_are_queries;
 }
 
-/* The best model: with its own kind first where it has milestones, and with others that
-   its weights can do with and the result lacks. Weights of words are tuned unless both
-   are given. NULL: there is none now. */
+/* Evaluates the best model: with its own kind first if it has milestones, and with
+   other kinds that its weights support and the result lacks. Word weights are tuned
+   unless both are given. NULL if there is none now. */
 static json_t *evaluate(repro_job *job, const repro_cell *cell, bool others) {
     const json_t *how = json_object_get(job->table, "evaluate");
     const bool first = job->form == OF_MILESTONES;
@@ -400,7 +406,7 @@ static json_t *evaluate(repro_job *job, const repro_cell *cell, bool others) {
     shoal_attention kinds[REPRO_VALUES + 1];
     shoal_recogniser_options recogniser;
     shoal_evaluation *evaluation = NULL;
-    shoal_evaluation_options options = shoal_evaluation_defaults();
+    shoal_evaluation_options options = shoal_evaluation_options_defaults();
     if (!words_take("repro", &job->words, &recogniser))
         leave(EXIT_USAGE);
     if (first)
@@ -423,7 +429,7 @@ static json_t *evaluate(repro_job *job, const repro_cell *cell, bool others) {
     if (*repro_text(how, "tune") && tunes)
         options.tune = repro_path(tune, job->data, repro_text(how, "tune"));
     const shoal_status status =
-        shoal_evaluate(job->context, cell->folder, &options, &evaluation);
+        shoal_evaluation_create(job->context, cell->folder, &options, &evaluation);
     progress_end();
     json_t *object = status == SHOAL_OK
                          ? json_loads(shoal_evaluation_json(evaluation), 0, NULL)
@@ -437,7 +443,7 @@ static json_t *evaluate(repro_job *job, const repro_cell *cell, bool others) {
     return object;
 }
 
-/* ---- What becomes of a training ---------------------------------------------------- */
+/* ---- Milestones ------------------------------------------------------------------- */
 
 static json_t *tested_result(const repro_cell *cell, const cell_run *run) {
     const shoal_run_result *result = &run->result;
@@ -459,9 +465,9 @@ static json_t *tested_result(const repro_cell *cell, const cell_run *run) {
     return object;
 }
 
-/* Notes what the training has come to: after all epochs, or after the minutes. The best
-   model may change later, and a cell that goes on begins with this one: a link is enough,
-   models are replaced whole. */
+/* Records the state of the training after all epochs or after the minutes. The best
+   model may change later, and a continuing cell starts from this one: a link is enough,
+   because models are replaced atomically. */
 static bool note_milestone(repro_job *job, repro_cell *cell, const cell_run *run) {
     const shoal_train_state *state = &run->result.state;
     const bool finished = run->result.finished;
@@ -502,7 +508,7 @@ int64_t repro_budget(const repro_job *job, const repro_cell *cell) {
                : 0;
 }
 
-/* Cells that go on, and those whose rate falls to an end, have epochs alone. */
+/* Cells that continue others, and those whose rate decays to 0, only have epochs. */
 static bool lacks_minutes(const repro_job *job, const repro_cell *cell) {
     return job->form == OF_MILESTONES && job->minutes > 0 && !*cell->from &&
            !cell->config.train.decay && !has(cell, "minutes");
@@ -518,7 +524,7 @@ bool repro_is_done(const repro_job *job, const repro_cell *cell) {
             json_integer_value(limit) >= cell->config.train.steps);
 }
 
-/* Whether there may be more to do. */
+/* Returns whether there may be more to do. */
 static bool do_cell(repro_job *job, repro_cell *cell) {
     static cell_run run;
     if (cell->result)
@@ -552,9 +558,9 @@ static bool do_cell(repro_job *job, repro_cell *cell) {
     return false;
 }
 
-/* ---- All of them ------------------------------------------------------------------- */
+/* ---- All cells -------------------------------------------------------------------- */
 
-/* Before the first training, so that no cell waits for the part test in vain. */
+/* Called before the first training, so that no cell is trained without a test set. */
 static void check_test(const repro_job *job) {
     const char *part = repro_text(json_object_get(job->table, "evaluate"), "data");
     for (int i = 0; i < job->count; i++) {
@@ -570,7 +576,7 @@ static void check_test(const repro_job *job) {
     }
 }
 
-/* The model that the folder's cells began with. */
+/* Checks the model that the folder's cells started from. */
 static void check_model(const repro_job *job, json_t *results) {
     char model[PATH_MAX] = "";
     json_t *before = read_file(job->folder, REPRO_RESULTS);
@@ -579,8 +585,8 @@ static void check_model(const repro_job *job, json_t *results) {
         snprintf(model, sizeof model, "%s", job->model);
     if (*was && *model && strcmp(was, model) != 0)
         die(EXIT_BAD_INPUT,
-            "%s: " REPRO_RESULTS " was made with the model %s, not %s; ask for the same, "
-            "or give another --out",
+            "%s: " REPRO_RESULTS
+            " was made with the model %s, not %s; use the same model, or another --out",
             job->folder, was, model);
     if (*was || *model)
         json_object_set_new(results, "model", json_text(*was ? was : model));
@@ -599,7 +605,7 @@ void repro_train(repro_job *job) {
     if (!job->show)
         check_test(job);
     repro_make_folder(job->folder);
-    write_results(job); /* which says the model, before a cell begins */
+    write_results(job); /* records the model before a cell begins */
     for (int i = 0; i < job->count && !job->show; i++) {
         repro_cell *cell = &job->cells[i];
         const repro_cell *before = repro_find(job, cell->from);

@@ -1,4 +1,5 @@
-/* What an experiment shows: values of cells, tables, and the orders of the paper. */
+/* Output of an experiment: values of cells, tables, and comparisons with the paper's
+   order. */
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
@@ -18,7 +19,7 @@ const char *repro_row(const repro_job *job, int index) {
 
 /* ---- Values ------------------------------------------------------------------------ */
 
-/* The value at a path that ends before `end`; NULL: none. */
+/* The value at the path that ends before `end`, or NULL. */
 static const json_t *look(const json_t *at, const char *path, const char *end) {
     while (at && path < end) {
         char name[REPRO_NAME];
@@ -58,7 +59,8 @@ const json_t *repro_at(const repro_job *job, const repro_cell *cell, const char 
     return value_of(job, cell, text, text + strlen(text));
 }
 
-/* Hours of training, calibrated if possible, with those of the cell it began with. */
+/* Hours of training, calibrated if possible, including those of the cell it started
+   from. */
 static double hours_of(const repro_job *job, const repro_cell *cell, const char *when) {
     const repro_cell *before = repro_find(job, cell->from);
     const double seconds = isfinite(cell->seconds_per_step)
@@ -68,7 +70,7 @@ static double hours_of(const repro_job *job, const repro_cell *cell, const char 
     return seconds / 3600 + (before ? hours_of(job, before, "epochs") : 0);
 }
 
-/* The last loss on dev within the epochs. */
+/* Last loss on dev within the epochs. */
 static double final_loss(const repro_job *job, const repro_cell *cell) {
     const log_curve *line = &cell->log.curves[CURVE_VALIDATION_LOSS];
     const double end = hours_of(job, cell, "epochs");
@@ -79,7 +81,7 @@ static double final_loss(const repro_job *job, const repro_cell *cell) {
 }
 
 /* Hours until dev's error is as low as full's best, or its loss as low as full's after
-   all epochs (that of the training has masks in some epochs); NAN: it never was. */
+   all epochs (the training loss includes masking in some epochs); NAN if never. */
 static double hours_to_full(const repro_job *job, const repro_cell *cell, bool loss) {
     const repro_cell *full = repro_find(job, "full");
     const log_curve *line =
@@ -132,7 +134,8 @@ void repro_percent(char text[32], double share) {
     snprintf(text, 32, share == 1 ? "%.0f" : "%.2f", percent);
 }
 
-/* As the format says: "percent", "time" of seconds, or decimals, by default 2. */
+/* Formats a value: "percent", "time" of seconds, or a number of decimals, 2 by
+   default. */
 static void print_value(char text[32], double value, const char *format) {
     if (strcmp(format, "percent") == 0)
         repro_percent(text, value);
@@ -149,7 +152,7 @@ static void print_value(char text[32], double value, const char *format) {
                  value);
 }
 
-/* Puts row, metric and name for what stands for them. */
+/* Replaces @row, @metric and @name. */
 static void replace_words(char text[REPRO_TEXT], const char *format, const char *row,
                           const char *metric, const char *name) {
     const char *const words[][2] = {{"@row", row}, {"@metric", metric}, {"@name", name}};
@@ -207,7 +210,7 @@ static bool some_cell_has(const repro_job *job, const char *terms) {
     return false;
 }
 
-/* A measure of errors is shown where some cell has it; the first always is. */
+/* A measure of errors is shown if some cell has it; the first one always is. */
 static const json_t *measure_at(const repro_job *job, size_t index) {
     const json_t *list = json_object_get(job->table, "measures");
     const json_t *measure = json_array_get(list, index);
@@ -219,7 +222,7 @@ static const json_t *measure_at(const repro_job *job, size_t index) {
     return index == 0 ? measure : NULL;
 }
 
-/* How much more than full's the error is, on the same draws of sequences. */
+/* Difference of the error from full's, on the same bootstrap samples. */
 static bool beyond_full(const repro_job *job, const repro_cell *cell, const char *when,
                         const json_t *measure, shoal_rate_interval *interval) {
     const repro_cell *full = repro_find(job, "full");
@@ -253,7 +256,7 @@ static void add_errors(const repro_job *job, text_table *table, const repro_cell
         if (!cell) {
             table_add(table, "%s", repro_text(measure, "heading"));
             table_add(table, "95 %%");
-            table_add(table, "beyond full, 95 %%");
+            table_add(table, "minus full, 95 %%");
             continue;
         }
         for (int k = 0; k < 3; k++)
@@ -272,7 +275,7 @@ static void add_errors(const repro_job *job, text_table *table, const repro_cell
 
 /* ---- Tables ------------------------------------------------------------------------ */
 
-/* A row of a table of cells; cell NULL: the heading. */
+/* Adds a row of a table of cells, or the heading if cell is NULL. */
 static void add_cell(const repro_job *job, const json_t *how, text_table *table,
                      const repro_cell *cell) {
     const json_t *columns = json_object_get(how, "columns");
@@ -294,8 +297,7 @@ static void add_cell(const repro_job *job, const json_t *how, text_table *table,
     }
 }
 
-/* One value of a table that crosses rows and cells: the first form whose values are all
-   there. */
+/* One value of a table of rows by cells: the first template whose values all exist. */
 static void add_crossed(const repro_job *job, const json_t *how, text_table *table,
                         const repro_cell *cell, const char *row, const char *metric) {
     const json_t *forms = json_object_get(how, "cross");
@@ -316,8 +318,8 @@ static const char *metric_of(const repro_cell *cell, size_t index) {
                                             : NULL;
 }
 
-/* Rows are the kinds that were evaluated, and columns the cells, by each metric; or rows
-   are the values of the last axis. row NULL: the heading; paper: the paper's. */
+/* Rows are the evaluated kinds and columns the cells, for each metric; or rows are the
+   values of the last axis. row NULL: the heading; paper: the paper's values. */
 static void add_row(const repro_job *job, const json_t *how, text_table *table, int row,
                     const char *name, const char *paper) {
     const bool axis = strcmp(repro_text(how, "rows"), "axis") == 0;
@@ -360,7 +362,7 @@ static void make_crossed(const repro_job *job, const json_t *how, text_table *ta
 
 /* ---- Notes ------------------------------------------------------------------------- */
 
-/* NAN: not done; infinite: it never was as good as full. */
+/* NAN if not done; infinite if it never was as good as full. */
 static double ours_of(const repro_job *job, const char *name, const char *terms,
                       const char *error) {
     const repro_cell *cell = repro_find(job, name);
@@ -370,7 +372,7 @@ static double ours_of(const repro_job *job, const char *name, const char *terms,
     return isnan(value) && strncmp(terms, "reach", 5) == 0 ? (double)INFINITY : value;
 }
 
-/* Of pairs of kinds, how many are in the paper's order; the first row is the error. */
+/* Counts pairs of kinds that are in the paper's order; the first row is the error. */
 static void say_order(const repro_job *job, const json_t *orders, size_t row,
                       FILE *file) {
     const json_t *order = json_array_get(orders, row);
@@ -395,14 +397,15 @@ static void say_order(const repro_job *job, const json_t *orders, size_t row,
         }
     if (pairs > 0)
         fprintf(file, "%s: %d of %d pairs of kinds are in the paper's order%s.\n",
-                words[0], agreed, pairs, agreed == pairs ? ": it agrees" : "");
+                words[0], agreed, pairs, agreed == pairs ? ": full agreement" : "");
 }
 
-/* Cells that do without their attention: a control is not so many points worse. */
+/* Reports cells that hardly use their attention: a control is less than this many
+   points worse. */
 static void say_controls(const repro_job *job, double points, FILE *file) {
     const char *of = repro_text(measure_at(job, 0), "of");
     for (int i = 0; i < job->count; i++) {
-        double values[4] = {0}; /* its own, the controls' */
+        double values[4] = {0}; /* own value and those of the controls */
         for (int k = 0; k < 4; k++)
             values[k] = repro_number(job, &job->cells[i],
                                      "epochs.test.kinds[%s]%s.error_rate",
@@ -410,13 +413,13 @@ static void say_controls(const repro_job *job, double points, FILE *file) {
         const double control = fmin(fmin(values[1], values[2]), values[3]);
         if (control < values[0] + points)
             fprintf(file,
-                    "%s hardly uses its attention: a control has %.2f %% where it has "
-                    "%.2f %%; its comparisons do not count.\n",
+                    "%s hardly uses its attention: a control has %.2f %%, the model %.2f "
+                    "%%; its comparisons are not meaningful.\n",
                     job->cells[i].name, control, values[0]);
     }
 }
 
-/* Of the first cell that has all of its values. */
+/* Uses the first cell that has all values. */
 static void say_note(const repro_job *job, const char *note, FILE *file) {
     char text[REPRO_TEXT];
     for (int i = 0; i < job->count; i++)
@@ -434,7 +437,7 @@ static void say_unfinished(const repro_job *job, FILE *file) {
         fprintf(file, "%d of %d cells are not finished.\n", missing, job->count);
 }
 
-/* ---- All --------------------------------------------------------------------------- */
+/* ---- All tables ------------------------------------------------------------------- */
 
 static void print_shown(const repro_job *job, const json_t *how, bool markdown,
                         FILE *file) {
@@ -469,7 +472,7 @@ static void print_shown(const repro_job *job, const json_t *how, bool markdown,
         say_unfinished(job, file);
 }
 
-/* Tests: the cells that were asked for, in the table's order. */
+/* The requested cells in the order of the table. */
 static json_t *tested_json(const repro_job *job) {
     static const char *const fields[] = {"accuracy", "steps", "seconds", "stopped_early"};
     json_t *cells = json_array();

@@ -1,4 +1,4 @@
-/* The time of an experiment: seconds per step of its cells, and what is left. */
+/* Time of an experiment: seconds per step of its cells, and the remaining time. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/file.h>
@@ -7,11 +7,11 @@
 #include "repro.h"
 #include "table.h"
 
-enum { ROUNDS = 3, WARM = 2, TIMED = 5 }; /* steps of a cell in each round */
+enum { ROUNDS = 3, WARM = 2, TIMED = 5 }; /* steps of a cell per round */
 
 /* ---- Calibration ------------------------------------------------------------------- */
 
-/* Some steps of a training that is thrown away, each in seconds. */
+/* Seconds of some steps of a training that is discarded. */
 static void time_steps(const repro_job *job, const repro_cell *cell,
                        double seconds[TIMED]) {
     repro_config config = cell->config;
@@ -51,7 +51,7 @@ static void find_machine(char name[128]) {
     make_utf8(name);
 }
 
-/* Cells take turns, so that what else the machine does troubles all alike. */
+/* Cells alternate, so that other load on the machine affects all of them. */
 void repro_calibrate(repro_job *job) {
     double(*seconds)[ROUNDS * TIMED] = reserve((size_t)job->count, sizeof *seconds);
     json_t *steps = json_object();
@@ -92,10 +92,10 @@ static bool is_running(const repro_cell *cell) {
     return locked;
 }
 
-/* How far a cell is. */
+/* Progress of a cell. */
 typedef struct {
-    double step, all, seconds; /* all: 0: not known */
-    double per_step;           /* NAN: not known */
+    double step, all, seconds; /* all: 0 if unknown */
+    double per_step;           /* NAN if unknown */
 } cell_time;
 
 static cell_time time_of(const repro_cell *cell) {
@@ -116,7 +116,7 @@ static cell_time time_of(const repro_cell *cell) {
     return time;
 }
 
-/* What cells do not know yet is guessed from the others that do. */
+/* Unknown times are estimated from the other cells. */
 void repro_status(repro_job *job) {
     static text_table table;
     cell_time *times = reserve((size_t)job->count, sizeof *times), usual = {0};

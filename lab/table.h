@@ -12,11 +12,11 @@ typedef struct {
     char text[TABLE_ROWS][TABLE_COLUMNS][TABLE_TEXT];
 } text_table;
 
-/* Begins a row, or adds to the last one; what has no room is left out. */
+/* Begins a row, or adds to the last one; text beyond the capacity is dropped. */
 void table_row(text_table *table, const char *first);
 void table_add(text_table *table, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* "%.2f", or "-" where it is not finite. */
+/* "%.2f", or "-" if it is not finite. */
 void table_number(text_table *table, double value);
 void table_print(const text_table *table, bool markdown, FILE *file);
 

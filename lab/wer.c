@@ -1,5 +1,5 @@
-/* shoal wer: word error rates of a Whisper model with each kind of attention, and what
-   the encoder costs with it. */
+/* shoal wer: word error rates of a Whisper model with each kind of attention, and the
+   time of the encoder. */
 #define _GNU_SOURCE
 #include "wer.h"
 
@@ -17,8 +17,8 @@ static bool take_number(const char *name, const char *value, const char *unit,
     *number = strtod(value, &rest);
     if (rest != value && !*rest && *number >= 0 && *number <= most)
         return true;
-    complain(EXIT_USAGE, "wer", "--%s is \"%s\"; it must be from 0 to %g %s", name, value,
-             most, unit);
+    complain(EXIT_USAGE, "wer", "--%s is \"%s\"; give a number from 0 to %g %s", name,
+             value, most, unit);
     return false;
 }
 
@@ -63,12 +63,12 @@ static bool take_precisions(void *user, const char *name, const char *value) {
 static const option_row rows[] =
     {{"model", 'm', "MODEL",
       "model: a ggml file (f32 or f16) or a Hugging Face folder\n"
-      "(default: the environment variable SHOAL_SPEECH_MODEL, else SHOAL_MODEL)",
+      "(default: the environment variable SHOAL_SPEECH_MODEL, else\n"
+      "SHOAL_MODEL)",
       SETS_TEXT(wer_job, model)},
      {"attention", 'a', "KINDS",
-      "kinds of attention for the encoder, as shoal kinds spells\n"
-      "them; full is added where it is missing\n"
-      "(default: full,shoal)",
+      "kinds of attention for the encoder, as in shoal kinds; full is\n"
+      "added if it is missing (default: full,shoal)",
       SETS_KINDS(wer_job, list, KINDS_MOST)},
      {"precision", 0, "LIST",
       "precisions of the matrices, every kind with each: auto, float32,\n"
@@ -76,59 +76,55 @@ static const option_row rows[] =
       "(default: auto)",
       TAKEN_BY(take_precisions)},
      {"force", 0, NULL,
-      "also kinds that take the queries as keys (lsh, shared-full),\n"
-      "though no sense can come of them",
+      "allow kinds that use the queries as keys (lsh, shared-full),\n"
+      "which give meaningless text",
       SETS_FLAG(wer_job, force)},
      {"per-window", 0, "N",
-      "utterances that are heard together, 1 to 16, as long as\n"
-      "they fit into 30 s: speech fills the window then\n"
-      "(default: 2)",
+      "maximum number of utterances per window, 1 to 16, as far as they\n"
+      "fit into 30 s (default: 2)",
       SETS_INTEGER(wer_job, per_window, 1, WER_PER_WINDOW)},
-     {"gap", 0, "SECONDS", "silence between them (default: 0.5)", TAKEN_BY(take_gap)},
+     {"gap", 0, "SECONDS", "silence between utterances (default: 0.5)",
+      TAKEN_BY(take_gap)},
      {"join", 0, "MINUTES",
-      "utterances one after another as recordings of so many\n"
-      "minutes, heard as shoal transcribe hears them",
+      "concatenate utterances to recordings of this length and process\n"
+      "them like shoal transcribe",
       TAKEN_BY(take_join)},
      {"vad", 0, NULL,
-      "hear also windows as shoal transcribe does: speech found\n"
-      "first, timestamps, other temperatures where it takes them",
+      "process windows like shoal transcribe too: speech detection,\n"
+      "timestamps, higher temperatures if needed",
       SETS_FLAG(wer_job, vad)},
      {"timestamps", 0, NULL, "decode windows with timestamps (default: without)",
       SETS_FLAG(wer_job, timestamps)},
-     {"shuffle", 0, NULL,
-      "utterances in an order drawn by the seed, rather than the\n"
-      "folder's",
+     {"shuffle", 0, NULL, "put the utterances in a random order instead of the folder's",
       SETS_FLAG(wer_job, shuffle)},
      {"arrangements", 0, "N",
-      "hear all utterances N times: as the options say, then one\n"
-      "per window, then in other orders, with gaps of 0, 0.25, 1,\n"
-      "2 and 0.5 s in turns (default: 1)",
+      "process all utterances N times: as the options say, then one per\n"
+      "window, then in other orders, with gaps of 0, 0.25, 1, 2 and\n"
+      "0.5 s (default: 1)",
       SETS_INTEGER(wer_job, arrangement_count, 1, WER_ARRANGEMENTS)},
-     {"seed", 0, "S", "seed of orders and of intervals (default: 1)",
+     {"seed", 0, "S", "seed of orders and of confidence intervals (default: 1)",
       SETS_SEED(wer_job, seed)},
      {"language", 'l', "L",
-      "language spoken, or auto; numbers, titles and spellings are\n"
-      "normalised as English in any case (default: en)",
+      "spoken language, or auto; numbers, titles and spellings are always\n"
+      "normalised as English (default: en)",
       TAKEN_BY(take_language)},
-     {"beam-size", 'b', "B",
-      "texts that are followed side by side, 1 to 64; 1 is greedy\n"
-      "(default: 1)",
+     {"beam-size", 'b', "B", "beam size, 1 to 64; 1 is greedy decoding (default: 1)",
       SETS_INTEGER(wer_job, beams, 1, MOST_BEAMS)},
      {"batch", 0, "B",
-      "windows that are heard side by side where there are several,\n"
-      "1 to 64 (default: 16, or what 256 MiB hold)",
+      "number of windows processed in parallel, 1 to 64\n"
+      "(default: 16, or as many as fit into 256 MiB)",
       SETS_INTEGER(wer_job, batch, 1, MOST_BATCH)},
-     {"limit", 0, "N", "only the first N utterances (default: all)",
+     {"limit", 0, "N", "use only the first N utterances (default: all)",
       SETS_INTEGER(wer_job, limit, 1, INT32_MAX)},
      THREADS_ROW(wer_job),
      ISA_ROW(wer_job),
-     {"no-time", 0, NULL, "run the encoder once on each window: no times of it",
+     {"no-time", 0, NULL, "run the encoder once per window and do not time it",
       SETS_FLAG(wer_job, no_time)},
-     {"plot", 0, "FILE", "draw word error rate against encoder time (.svg or .png)",
+     {"plot", 0, "FILE", "plot word error rate against encoder time (.svg or .png)",
       SETS_TEXT(wer_job, plot_path), .take = plot_option},
      {"json", 0, NULL, "print one JSON object instead of the table",
       SETS_FLAG(wer_job, json)},
-     {"texts", 0, NULL, "with --json: also what every kind heard",
+     {"texts", 0, NULL, "with --json: include the text of every kind",
       SETS_FLAG(wer_job, texts)},
      HELP_ROW,
      {0}};
@@ -136,29 +132,35 @@ static const option_row rows[] =
 const command_help wer_help = {
     "wer",
     "wer DIR --model MODEL [options]",
-    "How well a Whisper model recognises speech with each kind of attention in its\n"
-    "encoder, and what that costs. DIR holds, in it or below, recordings and\n"
-    "transcripts.txt, or LibriSpeech's *.trans.txt: each line is the name of a\n"
-    "recording beside it, without its ending, and what is said. Or Kaldi's wav.scp,\n"
-    "names and paths of recordings, and text, names and what is said.\n",
+    "Measures the word error rate of a Whisper model with each kind of attention in its\n"
+    "encoder, and the time of the encoder. DIR and its subfolders have recordings and\n"
+    "transcripts.txt, or LibriSpeech's *.trans.txt: each line is the name of a "
+    "recording\n"
+    "in the same folder, without extension, and its text. Or Kaldi's wav.scp, with "
+    "names\n"
+    "and paths of recordings, and text, with names and texts.\n",
     rows,
-    "Decoding is at temperature 0 without timestamps (with them for recordings beyond\n"
-    "30 s), unless --vad, --join or a kind's @MODE asks for what shoal transcribe does\n"
-    "(no-vad and published: with the options of that name). Both texts are normalised: "
-    "lower case, no punctuation, numbers as digits,\n"
-    "contractions and titles spelled out, American spelling. Intervals are 95 %, by the\n"
-    "bootstrap over utterances; the difference from full is paired. Encoder times are\n"
-    "of one window of 30 s, convolutions included, after a first run of the same.\n"
-    "Ctrl-C shows the windows measured so far; twice ends at once.\n",
+    "Decoding uses temperature 0 and no timestamps (timestamps for recordings beyond 30 "
+    "s),\n"
+    "unless --vad, --join or a kind's @MODE selects the processing of shoal transcribe\n"
+    "(no-vad and published: with these options). Both texts are normalised: lower case, "
+    "no\n"
+    "punctuation, numbers as digits, contractions and titles spelled out, American\n"
+    "spelling. Confidence intervals are 95 %, by the bootstrap over utterances; the\n"
+    "difference from full is paired. Encoder times are of one window of 30 s, "
+    "convolutions\n"
+    "included, after a warm-up run of the same window. Ctrl-C prints the windows "
+    "measured\n"
+    "so far; a second one exits at once.\n",
     "DIR"};
 
 /* ---- Arrangements ------------------------------------------------------------------ */
 
-/* Reads how long the utterances are and arranges them. */
+/* Reads the lengths of the utterances and arranges them. */
 static void arrange(wer_job *job) {
     static const double gaps[] = {0, 0.25, 1, 2, 0.5};
     const double most = job->join > 0 ? 60 * job->join : WER_WINDOW_SECONDS;
-    const shoal_speech_info info = shoal_speech_describe(job->speech);
+    const shoal_speech_info info = *shoal_speech_describe(job->speech);
     const size_t utterances = (size_t)job->utterance_count,
                  arrangements = (size_t)job->arrangement_count;
     float *features = reserve((size_t)info.mels * (size_t)info.frames, sizeof *features);
@@ -170,17 +172,19 @@ static void arrange(wer_job *job) {
                                 sizeof *job->errors);
     for (int i = 0; i < job->utterance_count; i++) {
         const char *path = job->utterances[i].path;
-        const shoal_recording recording = {.paths = &path, .files = 1};
+        const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                           .paths = &path,
+                                           .files = 1};
         progress_say("reading %d of %d recordings", i + 1, job->utterance_count);
         demand(shoal_speech_features(job->speech, &recording, 0, features,
                                      &job->utterances[i].seconds),
                EXIT_BAD_INPUT);
     }
     for (int at = 0; at < (int)job->arrangement_count; at++) {
-        /* order: [utterance_count], to be filled. */
+        /* order: [utterance_count], an output. */
         wer_arrangement *arrangement = &job->arrangements[at];
-        /* The first as the options say, the second with one utterance in a window, the
-           others in other orders and with other gaps. */
+        /* The first arrangement follows the options, the second has one utterance per
+           window, the others have other orders and gaps. */
         *arrangement = (wer_arrangement){job->per_window, job->gap, job->shuffle,
                                          job->seed + (uint64_t)at, 0};
         if (job->join > 0) {
@@ -208,7 +212,7 @@ static void arrange(wer_job *job) {
             wer_window *window = &job->windows[job->window_count++];
             window->arrangement = at;
             window->members = job->members + place;
-            /* The next of the order that fit into one window, or recording. */
+            /* Takes the next utterances that fit into one window or recording. */
             while (first + window->count < job->utterance_count &&
                    window->count < arrangement->per_window) {
                 const int next = order[first + window->count];
@@ -232,15 +236,15 @@ static void arrange(wer_job *job) {
 
 /* ---- One kind on one window -------------------------------------------------------- */
 
-/* A window at a time, on which the kinds take turns, so that whatever else the machine
-   does falls on all of them. A kind's encoder runs once on a window, and on the first
-   WER_TIMED of them again, on the clock. */
+/* Kinds alternate on each window, so that other load on the machine affects all of
+   them. A kind's encoder runs once per window, and is run again and timed on the first
+   WER_TIMED windows. */
 typedef struct {
     wer_job *job;
     wer_window *window;
     const char **paths; /* [utterances] */
     shoal_recording recording;
-    int64_t size;                   /* of an encoder's output */
+    int64_t size;                   /* elements of an encoder's output */
     float *features;                /* [mels][frames] */
     float *exact, *encoded, *again; /* [size] */
 } wer_run;
@@ -256,16 +260,18 @@ static int collect(void *user, const shoal_segment *segment) {
     return 0;
 }
 
-/* In a window greedy or beams at temperature 0; without timestamps, unless they are asked
-   for or one recording alone goes beyond the window: that is heard from the beginning.
-   Otherwise as shoal transcribe does it; the encoder's time is that of one window. */
+/* Transcribes a window by greedy or beam search at temperature 0, without timestamps
+   unless they are requested or a single recording is longer than the window, which is
+   then processed from its beginning. Other modes work like shoal transcribe; the
+   encoder's time is that of one window. */
 static shoal_status hear(const wer_run *run, wer_kind *kind, const float *encoded,
                          FILE *to) {
     const wer_job *job = run->job;
     const bool window = kind->mode == WER_WINDOW;
     const bool longer = run->window->count == 1 &&
                         run->window->seconds >= WER_WINDOW_SECONDS;
-    const shoal_transcribe_options options = {.language = job->language,
+    const shoal_transcribe_options options = {.size = sizeof(shoal_transcribe_options),
+                                              .language = job->language,
                                               .beams = (int)job->beams,
                                               .no_timestamps = window && !longer &&
                                                                !job->timestamps,
@@ -306,7 +312,7 @@ static void try_kind(wer_run *run, int index) {
                                              ? relative_error(out, run->exact, run->size)
                                              : NAN;
         if (job->done < WER_TIMED && !job->no_time) {
-            /* A time counts only for a result that is the same again. */
+            /* A time counts only if the result is reproduced. */
             const double begun = seconds_now();
             const shoal_status status =
                 shoal_speech_encode(speech, run->features, run->again);
@@ -314,8 +320,8 @@ static void try_kind(wer_run *run, int index) {
             demand_call(run, status, kind->spelling);
             if (memcmp(out, run->again, (size_t)run->size * sizeof *out) != 0)
                 die(EXIT_FAILURE,
-                    "WRONG: %s on %s: the same call gave another output; please report "
-                    "it",
+                    "WRONG: %s on %s: a repeated call gave a different output; please "
+                    "report it",
                     kind->spelling, run->paths[0]);
         }
     }
@@ -328,7 +334,7 @@ static void try_kind(wer_run *run, int index) {
 }
 
 static void measure(wer_job *job) {
-    const shoal_speech_info info = shoal_speech_describe(job->speech);
+    const shoal_speech_info info = *shoal_speech_describe(job->speech);
     wer_run run = {.job = job, .size = (int64_t)info.positions * info.width};
     const double begun = seconds_now();
     run.features = reserve((size_t)info.mels * (size_t)info.frames, sizeof(float));
@@ -348,7 +354,8 @@ static void measure(wer_job *job) {
             references[i] = job->utterances[window->members[i]].text;
         }
         run.recording =
-            (shoal_recording){.paths = run.paths,
+            (shoal_recording){.size = sizeof(shoal_recording),
+                              .paths = run.paths,
                               .files = window->count,
                               .gap = job->arrangements[window->arrangement].gap};
         demand(shoal_speech_features(job->speech, &run.recording, 0, run.features, NULL),
@@ -376,7 +383,7 @@ static void measure(wer_job *job) {
 
 /* ---- The command ------------------------------------------------------------------- */
 
-static int printed; /* an exit code */
+static int printed; /* exit code of printing */
 
 static void print_result(void *job) {
     if (((const wer_job *)job)->json)
@@ -439,8 +446,8 @@ int wer_command(int count, char **arguments) {
     default_kinds(&job.list, DEFAULT_KINDS);
     job.reference = place_full(&job.list, "attention", KINDS_MOST);
     job.kind_count = job.list.count;
-    /* KIND@MODE; without a mode, that of the options. Misspelt kinds are mistakes of the
-       command line; the shortest spelling is shown. */
+    /* KIND@MODE; the mode defaults to that of the options. A misspelt kind is a usage
+       error; the shortest spelling is shown. */
     for (int i = 0; i < job.kind_count; i++) {
         const char *spelling = job.list.names[i], *at = strchr(spelling, '@');
         int mode = job.vad || job.join > 0 ? WER_VAD : WER_WINDOW;
@@ -450,16 +457,15 @@ int wer_command(int count, char **arguments) {
                 mode++;
         if (!wer_modes[mode])
             die(EXIT_USAGE,
-                "--attention has %s; behind @ stand%s vad, no-vad or published", spelling,
-                job.join > 0 ? "" : " window,");
+                "--attention has %s; the mode after @ must be%s vad, no-vad or published",
+                spelling, job.join > 0 ? "" : " window,");
         snprintf(job.kinds[i].attention, KIND_NAME, "%.*s", (int)strcspn(spelling, "@"),
                  spelling);
         job.kinds[i].mode = mode;
     }
     if (count - optind != 1)
         die(EXIT_USAGE, "%s; usage: shoal %s",
-            optind < count ? "one folder at a time" : "no folder was given",
-            wer_help.usage);
+            optind < count ? "give one folder" : "no folder was given", wer_help.usage);
     if (!job.model || !*job.model)
         die(EXIT_USAGE, NO_SPEECH_MODEL);
     job.folder = arguments[optind];
@@ -482,7 +488,7 @@ int wer_command(int count, char **arguments) {
     arrange(&job);
     measure(&job);
     progress_end();
-    before_leaving(print_result, &job); /* also where the picture cannot be written */
+    before_leaving(print_result, &job); /* also if the picture cannot be written */
     if (job.plot_path)
         wer_write_plot(&job);
     before_leaving(NULL, NULL);

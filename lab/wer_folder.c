@@ -1,5 +1,5 @@
-/* Folders of recordings and of what is said in them: transcripts.txt, LibriSpeech's
-   *.trans.txt, or Kaldi's wav.scp and text, in the folder or below. */
+/* Folders of recordings and transcripts: transcripts.txt, LibriSpeech's .trans.txt, or
+   Kaldi's wav.scp and text, in the folder or its subfolders. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -17,7 +17,7 @@ static char *copy_text(const char *text) {
     return copy;
 }
 
-/* text may come later: NULL. */
+/* text is NULL if it comes later. */
 static void add_utterance(wer_job *job, const char *path, const char *name,
                           const char *text) {
     plan_input(path);
@@ -63,9 +63,9 @@ static void read_lines(wer_job *job, const char *folder, const char *file,
     while ((length = getline(&text, &room, from)) >= 0) {
         line.number++;
         if (strlen(text) != (size_t)length)
-            bad_line(&line, "is not text");
+            bad_line(&line, "is not UTF-8 text");
         text[strcspn(text, "\r\n")] = 0;
-        if (text[strspn(text, " \t")] == 0) /* an empty line */
+        if (text[strspn(text, " \t")] == 0) /* empty line */
             continue;
         line.name = text;
         line.rest = text + strcspn(text, " \t");
@@ -73,7 +73,7 @@ static void read_lines(wer_job *job, const char *folder, const char *file,
             *line.rest++ = 0;
         line.rest += strspn(line.rest, " \t");
         if (*line.name == 0 || strchr(line.name, '/') || strlen(line.name) > 1000)
-            bad_line(&line, "it must begin with the name of a recording");
+            bad_line(&line, "must begin with the name of a recording");
         take(job, &line);
     }
     if (ferror(from))
@@ -82,7 +82,7 @@ static void read_lines(wer_job *job, const char *folder, const char *file,
     fclose(from);
 }
 
-/* Of transcripts.txt and *.trans.txt. */
+/* For transcripts.txt and *.trans.txt. */
 static void take_transcript(wer_job *job, const text_line *line) {
     static const char *const endings[] = {"flac", "wav", "ogg", "mp3", "opus", NULL};
     char path[4200];
@@ -110,7 +110,7 @@ static void take_recording(wer_job *job, const text_line *line) {
     if (enough(job))
         return;
     if (length == 0 || line->rest[length - 1] == '|')
-        bad_line(line, "it must name a recording; commands are not run");
+        bad_line(line, "must name a recording; commands are not run");
     if (*line->rest == '/')
         snprintf(path, sizeof path, "%s", line->rest);
     else
@@ -121,7 +121,7 @@ static void take_recording(wer_job *job, const text_line *line) {
     add_utterance(job, path, line->name, NULL);
 }
 
-/* Those of other folders have their texts. */
+/* Recordings of other folders have their texts already. */
 static void take_text(wer_job *job, const text_line *line) {
     for (int i = 0; i < job->utterance_count; i++) {
         wer_utterance *one = &job->utterances[i];
@@ -134,7 +134,7 @@ static void take_text(wer_job *job, const text_line *line) {
 
 /* ---- Folders ----------------------------------------------------------------------- */
 
-/* Names in order, so that a run is the same everywhere. */
+/* Sorted by name, so that the order is the same on every system. */
 static void search_folder(wer_job *job, const char *folder, int depth) {
     struct dirent **entries;
     const int count = scandir(folder, &entries, NULL, alphasort);
@@ -174,8 +174,6 @@ static void search_folder(wer_job *job, const char *folder, int depth) {
 void wer_read_folder(wer_job *job) {
     search_folder(job, job->folder, 0);
     if (job->utterance_count == 0)
-        die(EXIT_BAD_INPUT,
-            "%s has no transcripts.txt, no *.trans.txt and no wav.scp with anything in "
-            "it",
+        die(EXIT_BAD_INPUT, "%s has no usable transcripts.txt, *.trans.txt or wav.scp",
             job->folder);
 }

@@ -1,4 +1,4 @@
-/* Word error rates, and how far they can be trusted. */
+/* Word error rates and their confidence intervals. */
 #include "wer.h"
 
 #include "shoal_models.h"
@@ -35,7 +35,7 @@ wer_interval wer_intervals(const wer_job *job, int kind) {
                             full = wer_count(job, job->reference, -1);
     shoal_sequence_errors *utterances =
         reserve_zeros((size_t)job->utterance_count + 1, sizeof *utterances);
-    /* Each utterance in all windows where it was heard. */
+    /* Each utterance in all windows that contain it. */
     for (int at = 0; at < job->done; at++) {
         const wer_window *window = &job->windows[at];
         for (int i = 0; i < window->count; i++) {

@@ -1,4 +1,4 @@
-/* The table, the JSON and the picture of shoal wer. */
+/* Table, JSON and picture of shoal wer. */
 #include "plot.h"
 #include "wer.h"
 
@@ -8,7 +8,7 @@ static int timed(const wer_job *job) {
     return job->done < WER_TIMED ? job->done : WER_TIMED;
 }
 
-/* Whether there are times of its encoder. */
+/* Whether its encoder was timed. */
 static bool is_timed(const wer_job *job, int kind) {
     return !job->no_time || job->kinds[kind].mode != WER_WINDOW;
 }
@@ -37,7 +37,7 @@ static double audio_seconds(const wer_job *job) {
     return sum;
 }
 
-/* Different ones, in the windows done. */
+/* Number of distinct utterances in the windows done. */
 static int utterances_done(const wer_job *job) {
     bool *heard = reserve_zeros((size_t)job->utterance_count, sizeof *heard);
     int count = 0;
@@ -57,14 +57,14 @@ static double windows_per_second(const wer_job *job) {
 
 /* ---- The table --------------------------------------------------------------------- */
 
-/* The number, or nothing where there is none. */
+/* The number, or "" if it is not finite. */
 static const char *number_text(char *text, size_t size, int decimals, double number) {
     snprintf(text, size, "%.*f", decimals, number);
     return isfinite(number) ? text : "-";
 }
 
 static void print_arrangements(const wer_job *job) {
-    printf("\n%-32s", "error rate, and minus full's");
+    printf("\n%-32s", "error rate (minus full's)");
     for (int kind = 0; kind < job->kind_count; kind++)
         printf(" %16s", job->kinds[kind].spelling);
     putchar('\n');
@@ -136,10 +136,13 @@ void wer_print(const wer_job *job) {
     if (job->arrangement_count > 1)
         print_arrangements(job);
     printf("\nIntervals: 95 %%, bootstrap over utterances (%d draws, seed %" PRIu64
-           "); differences are\npaired. Words are compared after normalisation: lower "
-           "case, no punctuation, numbers as\ndigits, contractions and titles spelled "
-           "out, American spelling. Encoder: median of the first\n%d windows; error: "
-           "|out - full| / |full|, mean over the windows. %.2f windows and kinds per\n"
+           "); differences are\n"
+           "paired. Words are compared after normalisation: lower case, no punctuation, "
+           "numbers as\n"
+           "digits, contractions and titles spelled out, American spelling. Encoder: "
+           "median of the first\n"
+           "%d windows; error: |out - full| / |full|, mean over the windows. %.2f "
+           "windows and kinds per\n"
            "second.\n",
            10000, job->seed, timed(job), windows_per_second(job));
     if (job->done < job->window_count)

@@ -1,5 +1,5 @@
-/* The inside of a transport on MPI. Nothing here waits inside MPI: requests are begun and
-   tested, so that the thread that watches over the other ranks gets its turn. */
+/* Internals of a transport on MPI. No call blocks inside MPI: requests are started and
+   tested, so that the thread that watches the other ranks can run. */
 #ifndef SHOAL_MPI_INSIDE_H
 #define SHOAL_MPI_INSIDE_H
 
@@ -13,21 +13,21 @@
 
 enum { NAME = 64 };
 
-/* What a rank tells the others when it begins. */
+/* Data that a rank sends to the others at the start. */
 typedef struct {
     int64_t process;
     char name[NAME]; /* of the machine */
 } rank_facts;
 
-/* A sum on its way. First the values of everybody's own part come in, one copy per rank;
-   then the sum of that part goes out, and those of the others come in. */
+/* A sum in progress. First the values of this rank's part arrive, one copy per rank;
+   then the sum of that part is sent, and those of the others arrive. */
 typedef struct {
     shoal_sum_type type;
     int64_t count;
     char *values;
-    int tag; /* of the first half; the next is that of the second */
+    int tag; /* of the first phase; the second uses the next one */
     enum { SUM_FREE, SUM_PARTS, SUM_WHOLE } stage;
-    char *parts; /* [ranks][own part], of which the own one is not used */
+    char *parts; /* [ranks][own part]; the own one is unused */
     size_t room;
     MPI_Request *requests; /* [2 ranks] */
     int request_count;
@@ -37,24 +37,25 @@ typedef struct {
     pthread_t thread;
     bool running;
     atomic_bool stop, lost;
-    bool *visible;      /* [ranks]: processes of this machine that can be looked for */
-    double heard, beat; /* when the rank before was heard of, and when this one spoke */
+    bool *visible;      /* [ranks]: processes on this machine that can be probed */
+    double heard, beat; /* time of the last message from the previous rank, and of the
+                           last one sent */
     char in, out;
     MPI_Request from, to;
 } rank_watch;
 
 typedef struct {
-    shoal_transport public; /* first: its address is the whole's */
+    shoal_transport public; /* first, so that its address is that of the structure */
     shoal_mpi_options options;
-    MPI_Comm talk, pulse; /* the transport's, and the watch's */
-    bool ends_mpi;        /* it began MPI */
+    MPI_Comm talk, pulse; /* communicators of the transport and of the watch */
+    bool ends_mpi;        /* it initialized MPI */
     bool failed;
-    pthread_mutex_t lock; /* around every call of MPI once the watch runs */
+    pthread_mutex_t lock; /* held in every call of MPI once the watch runs */
     rank_facts *facts;    /* [ranks] */
-    running_sum **sums;   /* [sum_count], in the order in which they were begun */
+    running_sum **sums;   /* [sum_count], in the order in which they were started */
     int sum_count;
     unsigned next_tag;
-    char *scratch; /* of small sums */
+    char *scratch; /* for small sums */
     size_t scratch_room;
     MPI_Request *requests; /* of other calls */
     int request_count, request_room;
@@ -64,16 +65,16 @@ typedef struct {
 /* SHOAL_INVALID, with the reason in the transport's message. */
 shoal_status sh_mpi_fail(mpi_transport *self, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
-/* The same for what MPI returned; nothing where that is MPI_SUCCESS. */
+/* The same for a return code of MPI; SHOAL_OK for MPI_SUCCESS. */
 shoal_status sh_mpi_check(mpi_transport *self, int code, const char *what);
 
 double sh_mpi_now(void); /* seconds */
 
-/* Sums (sums.c): one look at those on their way; *left is how many are. */
+/* Sums (sums.c): tests those in progress once; *left is their number. */
 shoal_status sh_mpi_sum_begin(mpi_transport *self, shoal_sum_type type, int64_t count,
                               void *values);
 shoal_status sh_mpi_sums_look(mpi_transport *self, int *left);
-size_t sh_mpi_size(shoal_sum_type type); /* of one; 0: there is no such type */
+size_t sh_mpi_size(shoal_sum_type type); /* bytes per element; 0 for an unknown type */
 /* into += values */
 void sh_mpi_add(shoal_sum_type type, int64_t count, const void *values, void *into);
 void sh_mpi_sums_free(mpi_transport *self);

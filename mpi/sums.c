@@ -1,24 +1,24 @@
-/* Sums whose order does not depend on who comes first.
+/* Sums whose order does not depend on the order of arrival.
 
-   The values are cut into as many parts as there are ranks. Each rank gets everybody's
-   values of its own part, adds them in the order of ranks, and sends the sum to all: with
-   P ranks it sends and receives 2 (P - 1) / P times the values, which is the least that
-   any sum needs. All of it is begun and looked at from time to time, so that the values
-   of one layer travel while the next is computed. */
+   The values are divided into one part per rank. Each rank receives all values of its
+   part, adds them in the order of ranks, and sends the sum to all: with P ranks it
+   sends and receives 2 (P - 1) / P times the values, which is the minimum for any sum.
+   Everything is nonblocking, so that the values of one layer are transferred while the
+   next is computed. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "inside.h"
 
-/* Longer ones are cut: counts of MPI are ints. */
+/* Longer messages are split: counts of MPI are ints. */
 enum { MOST_BYTES = 1 << 28, FIRST_TAG = 16, TAGS = 8192 };
 
 size_t sh_mpi_size(shoal_sum_type type) {
     switch (type) {
-    case SHOAL_SUM_FLOAT:
-    case SHOAL_SUM_INT32: return 4;
-    case SHOAL_SUM_DOUBLE:
-    case SHOAL_SUM_INT64: return 8;
+    case SHOAL_SUM_TYPE_FLOAT:
+    case SHOAL_SUM_TYPE_INT32: return 4;
+    case SHOAL_SUM_TYPE_DOUBLE:
+    case SHOAL_SUM_TYPE_INT64: return 8;
     }
     return 0;
 }
@@ -29,18 +29,18 @@ size_t sh_mpi_size(shoal_sum_type type) {
 
 void sh_mpi_add(shoal_sum_type type, int64_t count, const void *values, void *into) {
     switch (type) {
-    case SHOAL_SUM_FLOAT: ADD(float, values, into); break;
-    case SHOAL_SUM_DOUBLE: ADD(double, values, into); break;
-    case SHOAL_SUM_INT32: /* unsigned: they wrap around */
+    case SHOAL_SUM_TYPE_FLOAT: ADD(float, values, into); break;
+    case SHOAL_SUM_TYPE_DOUBLE: ADD(double, values, into); break;
+    case SHOAL_SUM_TYPE_INT32: /* unsigned: they wrap around */
         ADD(uint32_t, values, into);
         break;
-    case SHOAL_SUM_INT64: ADD(uint64_t, values, into); break;
+    case SHOAL_SUM_TYPE_INT64: ADD(uint64_t, values, into); break;
     }
 }
 
 /* ---- Parts ------------------------------------------------------------------------- */
 
-/* Where the part of a rank begins, in bytes; that of `ranks` is the end. */
+/* Start of the part of a rank, in bytes; that of `ranks` is the end. */
 static int64_t part_begin(const mpi_transport *self, const running_sum *sum, int rank) {
     return sum->count * rank / self->public.ranks * (int64_t)sh_mpi_size(sum->type);
 }
@@ -71,10 +71,9 @@ static int receive_part(mpi_transport *self, running_sum *sum, int part, char *i
                      &sum->requests[sum->request_count++]);
 }
 
-/* ---- The two halves ---------------------------------------------------------------- */
+/* ---- The two phases --------------------------------------------------------------- */
 
-/* Others are taken in turn, each rank beginning with the one after it, so that not all
-   send to the same one first. */
+/* Each rank begins with the next one, so that not all send to the same one first. */
 static int other(const mpi_transport *self, int turn) {
     return (self->public.rank + turn) % self->public.ranks;
 }
@@ -101,10 +100,10 @@ static shoal_status begin_whole(mpi_transport *self, running_sum *sum) {
             code = send_part(self, sum, own, rank, sum->tag + 1);
     }
     sum->stage = SUM_WHOLE;
-    return sh_mpi_check(self, code, "a sum cannot go on");
+    return sh_mpi_check(self, code, "a sum cannot continue");
 }
 
-/* ---- Those on their way ------------------------------------------------------------ */
+/* ---- Sums in progress ------------------------------------------------------------- */
 
 static running_sum *new_sum(mpi_transport *self) {
     running_sum **more =
@@ -123,7 +122,7 @@ static running_sum *new_sum(mpi_transport *self) {
     return self->sums[self->sum_count++] = sum;
 }
 
-/* One that is free and has room; memory is kept for the next step's. */
+/* A free one with enough room; memory is kept for the next step. */
 static running_sum *take_sum(mpi_transport *self, shoal_sum_type type, int64_t count) {
     const int ranks = self->public.ranks;
     const size_t room = (size_t)(count / ranks + 1) * sh_mpi_size(type) * (size_t)ranks;
@@ -167,7 +166,7 @@ static shoal_status begin_one(mpi_transport *self, shoal_sum_type type, int64_t 
         code = send_part(self, sum, rank, rank, sum->tag);
     }
     sum->stage = SUM_PARTS;
-    return sh_mpi_check(self, code, "a sum cannot be begun");
+    return sh_mpi_check(self, code, "a sum cannot start");
 }
 
 shoal_status sh_mpi_sum_begin(mpi_transport *self, shoal_sum_type type, int64_t count,
@@ -184,7 +183,7 @@ static shoal_status look_at(mpi_transport *self, running_sum *sum) {
     int there = 0;
     const int code =
         MPI_Testall(sum->request_count, sum->requests, &there, MPI_STATUSES_IGNORE);
-    const shoal_status status = sh_mpi_check(self, code, "a sum broke off");
+    const shoal_status status = sh_mpi_check(self, code, "a sum failed");
     if (status != SHOAL_OK || !there)
         return status;
     if (sum->stage == SUM_PARTS)

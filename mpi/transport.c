@@ -1,4 +1,4 @@
-/* The transport: beginning and end, and everything but sums and the watch. */
+/* The transport: creation and destruction, and everything except sums and the watch. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdarg.h>
@@ -8,14 +8,15 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/context.h"
 #include "inside.h"
 
 enum {
-    SMALL = 1 << 13,   /* bytes of all ranks up to which a sum is a gather */
-    MESSAGE = 1 << 30, /* bytes of one message at most */
+    SMALL = 1 << 13,   /* total bytes up to which a sum is done by a gather */
+    MESSAGE = 1 << 30, /* maximum bytes per message */
     PATIENCE = 30,     /* seconds */
-    QUICK = 100,       /* looks that follow each other at once, */
-    YIELDS = 2000,     /* and with others in between; then with pauses */
+    QUICK = 100,       /* tests without a pause, */
+    YIELDS = 2000,     /* then with a yield between them, then with pauses */
     PAUSE = 50000,     /* nanoseconds */
     MESSAGE_TAG = 1
 };
@@ -25,7 +26,8 @@ enum {
 shoal_status sh_mpi_fail(mpi_transport *self, const char *format, ...) {
     va_list arguments;
     self->failed = true;
-    if (atomic_load(&self->watch.lost)) /* that is why, and it is there to be read */
+    if (atomic_load(&self->watch.lost)) /* this is the cause, and its message is
+                                           already set */
         return SHOAL_IO;
     va_start(arguments, format);
     vsnprintf(self->public.message, sizeof self->public.message, format, arguments);
@@ -50,7 +52,7 @@ double sh_mpi_now(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* One look at the call's own requests, and at the sums that are on their way. */
+/* Tests the call's own requests, and the sums in progress, once. */
 static shoal_status look(mpi_transport *self, int *left) {
     int there = 1;
     shoal_status status = sh_mpi_sums_look(self, left);
@@ -59,13 +61,13 @@ static shoal_status look(mpi_transport *self, int *left) {
     status = sh_mpi_check(self,
                           MPI_Testall(self->request_count, self->requests, &there,
                                       MPI_STATUSES_IGNORE),
-                          "a message broke off");
+                          "a message failed");
     if (there)
         self->request_count = 0;
     return status;
 }
 
-/* Until the requests are done, or also the sums. */
+/* Waits for the requests, or also for the sums. */
 static shoal_status wait_for(mpi_transport *self, bool sums) {
     shoal_status status = SHOAL_OK;
     int looks = 0, left = 1;
@@ -75,8 +77,8 @@ static shoal_status wait_for(mpi_transport *self, bool sums) {
         pthread_mutex_unlock(&self->lock);
         if (status == SHOAL_OK && atomic_load(&self->watch.lost))
             status = sh_mpi_fail(self, "a rank is lost");
-        /* Between two looks at something that is not there yet: first it does nothing,
-           then others get the processor, in the end it sleeps a little. */
+        /* Between two tests: first nothing, then a yield of the processor, finally a
+           short sleep. */
         looks += looks < QUICK + YIELDS;
         if (looks >= QUICK + YIELDS)
             nanosleep(&(struct timespec){.tv_nsec = PAUSE}, NULL);
@@ -121,15 +123,15 @@ static shoal_status post(mpi_transport *self, part_message m) {
                                 : MPI_Irecv(m.at + first, bytes, MPI_BYTE, m.rank,
                                             MESSAGE_TAG, self->talk, request);
         if (code != MPI_SUCCESS)
-            return sh_mpi_check(self, code, "a message cannot be begun");
+            return sh_mpi_check(self, code, "a message cannot start");
         self->public.sent += m.send ? bytes : 0;
     }
     return SHOAL_OK;
 }
 
-/* What every rank is sent and what comes from it, one rank's after another's. */
+/* Data sent to and received from every rank, concatenated. */
 typedef struct {
-    const int64_t *to_sizes; /* [ranks]; NULL: all are sent the same, own_size bytes */
+    const int64_t *to_sizes; /* [ranks]; NULL if all are sent the same own_size bytes */
     const int64_t *from_sizes;
     int64_t own_size;
     char *send, *receive;
@@ -162,14 +164,15 @@ static shoal_status exchange(shoal_transport *public, const int64_t *to_sizes,
         if (to_sizes[rank] < 0 || from_sizes[rank] < 0)
             return sh_mpi_fail(self, "exchange: a size is negative");
     if (to_sizes[public->rank] != from_sizes[public->rank])
-        return sh_mpi_fail(self, "exchange: a rank's sizes of itself differ");
+        return sh_mpi_fail(self,
+                           "exchange: the sizes that a rank sends to itself differ");
     return exchange_all(self, (traffic){.to_sizes = to_sizes,
                                         .from_sizes = from_sizes,
                                         .send = (char *)(uintptr_t)send,
                                         .receive = receive});
 }
 
-/* Large ones go from each to each, small ones as MPI finds best. */
+/* Large ones are sent directly, small ones by MPI's own collective. */
 static shoal_status gather(shoal_transport *public, int64_t bytes, const void *own,
                            void *all) {
     mpi_transport *self = (mpi_transport *)public;
@@ -186,7 +189,7 @@ static shoal_status gather(shoal_transport *public, int64_t bytes, const void *o
         status = sh_mpi_check(self,
                               MPI_Iallgather(own, (int)bytes, MPI_BYTE, all, (int)bytes,
                                              MPI_BYTE, self->talk, request),
-                              "a gather cannot be begun");
+                              "a gather cannot start");
     self->public.sent += request ? bytes * (self->public.ranks - 1) : 0;
     pthread_mutex_unlock(&self->lock);
     return status == SHOAL_OK ? wait_for(self, false) : status;
@@ -210,7 +213,7 @@ static shoal_status broadcast(shoal_transport *public, int32_t root, int64_t byt
     shoal_status status = SHOAL_OK;
     if (bytes < 0 || root < 0 || root >= public->ranks)
         return sh_mpi_fail(self,
-                           "broadcast: bytes is negative, or there is no such rank");
+                           "broadcast: bytes is negative, or the rank does not exist");
     for (int64_t first = 0; first < bytes && status == SHOAL_OK; first += MESSAGE) {
         const int some = (int)(bytes - first < MESSAGE ? bytes - first : MESSAGE);
         pthread_mutex_lock(&self->lock);
@@ -218,7 +221,7 @@ static shoal_status broadcast(shoal_transport *public, int32_t root, int64_t byt
         status = request ? sh_mpi_check(self,
                                         MPI_Ibcast((char *)values + first, some, MPI_BYTE,
                                                    root, self->talk, request),
-                                        "a broadcast cannot be begun")
+                                        "a broadcast cannot start")
                          : SHOAL_NO_MEMORY;
         pthread_mutex_unlock(&self->lock);
         public->sent += root == public->rank ? some : 0;
@@ -232,7 +235,7 @@ static shoal_status broadcast(shoal_transport *public, int32_t root, int64_t byt
 
 static shoal_status check_sum(mpi_transport *self, shoal_sum_type type, int64_t count) {
     if (sh_mpi_size(type) == 0 || count < 0)
-        return sh_mpi_fail(self, "sum: there is no such type, or count is negative");
+        return sh_mpi_fail(self, "sum: unknown type, or count is negative");
     return SHOAL_OK;
 }
 
@@ -245,7 +248,7 @@ static shoal_status sum_begin(shoal_transport *public, shoal_sum_type type, int6
         return status;
     pthread_mutex_lock(&self->lock);
     status = sh_mpi_sum_begin(self, type, count, values);
-    if (status == SHOAL_OK) /* those before go on meanwhile */
+    if (status == SHOAL_OK) /* earlier sums continue meanwhile */
         status = sh_mpi_sums_look(self, &left);
     pthread_mutex_unlock(&self->lock);
     return status;
@@ -262,7 +265,7 @@ static shoal_status sum(shoal_transport *public, shoal_sum_type type, int64_t co
     if (status != SHOAL_OK || count == 0)
         return status;
     if (count <= SMALL && count * (int64_t)sh_mpi_size(type) * public->ranks <= SMALL) {
-        /* A few numbers are sent to all, who add them up in the same order. */
+        /* A few numbers are sent to all ranks, which add them in the same order. */
         const size_t bytes = (size_t)count * sh_mpi_size(type);
         const size_t room = bytes * (size_t)self->public.ranks;
         if (room > self->scratch_room) {
@@ -286,19 +289,20 @@ static shoal_status sum(shoal_transport *public, shoal_sum_type type, int64_t co
     return status == SHOAL_OK ? sum_end(public) : status;
 }
 
-/* ---- Beginning --------------------------------------------------------------------- */
+/* ---- Creation --------------------------------------------------------------------- */
 
 static shoal_status begin_mpi(mpi_transport *self) {
     int begun = 0, ended = 0, threads = MPI_THREAD_SINGLE;
     MPI_Finalized(&ended);
     if (ended)
-        return sh_mpi_fail(self, "MPI was ended before, and cannot be begun again");
+        return sh_mpi_fail(self,
+                           "MPI was finalized before and cannot be initialized again");
     MPI_Initialized(&begun);
     if (begun) {
         MPI_Query_thread(&threads);
     } else if (MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &threads) !=
                MPI_SUCCESS) {
-        return sh_mpi_fail(self, "MPI cannot be begun");
+        return sh_mpi_fail(self, "MPI cannot be initialized");
     } else {
         self->ends_mpi = true;
     }
@@ -343,19 +347,26 @@ static shoal_status tell_facts(mpi_transport *self) {
     snprintf(own.name, sizeof own.name, "%.*s", NAME - 1, name);
     const int code = MPI_Allgather(&own, sizeof own, MPI_BYTE, self->facts, sizeof own,
                                    MPI_BYTE, self->talk);
-    return sh_mpi_check(self, code, "the ranks cannot speak to each other");
+    return sh_mpi_check(self, code, "the ranks cannot communicate");
 }
 
-shoal_status shoal_mpi_open(const shoal_mpi_options *options,
-                            shoal_transport **transport) {
+shoal_status shoal_mpi_create(const shoal_mpi_options *options,
+                              shoal_transport **transport) {
     if (!transport)
         return SHOAL_INVALID;
     mpi_transport *self = calloc(1, sizeof *self);
     *transport = self ? &self->public : NULL;
     if (!self)
         return SHOAL_NO_MEMORY;
-    if (options)
-        self->options = *options;
+    self->options = shoal_mpi_options_defaults();
+    const shoal_status readable =
+        READ_STRUCT(NULL, shoal_mpi_options, options, &self->options);
+    if (readable != SHOAL_OK) {
+        self->options = shoal_mpi_options_defaults();
+        snprintf(self->public.message, sizeof self->public.message,
+                 "shoal_mpi_options: initialise the struct with "
+                 "shoal_mpi_options_defaults()");
+    }
     if (!(self->options.patience > 0))
         self->options.patience = PATIENCE;
     self->talk = self->pulse = MPI_COMM_NULL;
@@ -367,7 +378,9 @@ shoal_status shoal_mpi_open(const shoal_mpi_options *options,
     self->public.gather_parts = gather_parts;
     self->public.broadcast = broadcast;
     self->public.exchange = exchange;
-    shoal_status status = begin_mpi(self);
+    shoal_status status = readable;
+    if (status == SHOAL_OK)
+        status = begin_mpi(self);
     if (status == SHOAL_OK)
         status = find_ranks(self);
     if (status == SHOAL_OK)
@@ -377,11 +390,11 @@ shoal_status shoal_mpi_open(const shoal_mpi_options *options,
     return status;
 }
 
-/* ---- End --------------------------------------------------------------------------- */
+/* ---- Destruction ------------------------------------------------------------------ */
 
-/* Nobody leaves before all have come here: until then the watch is needed, and then it
-   must not miss those who leave. */
-void shoal_mpi_close(shoal_transport *transport) {
+/* A barrier: before it the watch is needed, and after it the watch must ignore ranks
+   that exit. */
+void shoal_mpi_destroy(shoal_transport *transport) {
     mpi_transport *self = (mpi_transport *)transport;
     if (!self)
         return;

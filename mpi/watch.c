@@ -1,6 +1,6 @@
-/* A thread that looks after the other ranks while this one computes: processes of the
-   same machine by their number, several times a second, and the rank before this one by
-   what it says every second. MPI alone would wait for a dead rank for ever. */
+/* A thread that watches the other ranks while this one computes: processes on the same
+   machine by their number, several times a second, and the previous rank by its message
+   every second. MPI alone would wait for a dead rank forever. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -21,12 +21,12 @@ static int rank_before(const mpi_transport *self) {
     return (self->public.rank + self->public.ranks - 1) % self->public.ranks;
 }
 
-/* Once. The message is there before the flag that says so. */
+/* Called once. The message is set before the flag. */
 static void lose(mpi_transport *self, const char *message) {
     snprintf(self->public.message, sizeof self->public.message, "%s", message);
     atomic_store(&self->watch.lost, true);
     if (self->options.lost)
-        self->options.lost(self->options.shared, self->public.message);
+        self->options.lost(self->options.user, self->public.message);
 }
 
 static void look_for_processes(mpi_transport *self) {
@@ -47,16 +47,15 @@ static void look_for_silence(mpi_transport *self, double now) {
     const int rank = rank_before(self);
     if (silent <= self->options.patience)
         return;
-    snprintf(
-        message, sizeof message,
-        "rank %d, process %lld on %s, was silent for %.0f seconds: it is stopped, or "
-        "its machine or the network is down",
-        rank, (long long)self->facts[rank].process, self->facts[rank].name, silent);
+    snprintf(message, sizeof message,
+             "rank %d, process %lld on %s, has not responded for %.0f seconds: it is "
+             "stopped, or its machine or the network is down",
+             rank, (long long)self->facts[rank].process, self->facts[rank].name, silent);
     lose(self, message);
 }
 
-/* After a pause of its own (a stopped job that goes on) a rank knows nothing about the
-   others' silence. */
+/* After a pause of this process (a stopped and continued job) the silence of others
+   means nothing. */
 static void *watch_ranks(void *argument) {
     mpi_transport *self = argument;
     rank_watch *watch = &self->watch;
@@ -68,7 +67,7 @@ static void *watch_ranks(void *argument) {
         before = now;
         look_for_processes(self);
         pthread_mutex_lock(&self->lock);
-        /* Says that this rank is there, and hears whether the one before it is. */
+        /* Sends a sign of life, and checks for that of the previous rank. */
         const int next = (self->public.rank + 1) % self->public.ranks;
         int there = 0;
         if (now - watch->beat >= 1) {
@@ -103,8 +102,8 @@ shoal_status sh_mpi_watch_begin(mpi_transport *self) {
     self->watch.visible = calloc((size_t)self->public.ranks, sizeof(bool));
     if (!self->watch.visible)
         return SHOAL_NO_MEMORY;
-    /* Processes that cannot be seen from here (containers have numbers of their own) are
-       not looked for. */
+    /* Processes that are not visible from here (containers have their own numbers) are
+       not probed. */
     const rank_facts *own = &self->facts[self->public.rank];
     for (int rank = 0; rank < self->public.ranks; rank++)
         self->watch.visible[rank] = rank != self->public.rank &&
@@ -120,7 +119,7 @@ shoal_status sh_mpi_watch_begin(mpi_transport *self) {
     pthread_sigmask(SIG_SETMASK, &kept, NULL);
     return self->watch.running
                ? SHOAL_OK
-               : sh_mpi_fail(self, "no thread can be made to watch over the ranks");
+               : sh_mpi_fail(self, "cannot create a thread to watch the ranks");
 }
 
 void sh_mpi_watch_end(mpi_transport *self) {

@@ -1,5 +1,6 @@
-/* cmocka, and what its header needs before it. A case is a function of (void **state),
-   which most have no use for: the warning about that is off behind this header. */
+/* Includes cmocka and the headers that it needs. A case is a function of (void
+   **state), which most cases do not use: the warning about unused parameters is
+   disabled after this header. */
 #ifndef SHOAL_TESTS_CASES_H
 #define SHOAL_TESTS_CASES_H
 

@@ -1,6 +1,6 @@
-/* What the fuzz targets share: a context, refusals that say why, inputs
-   in blocks of exactly their size, and a main that replays files and folders. Included
-   once by each target, after it has named itself in FUZZ_NAME. */
+/* Shared by the fuzz targets: a context, checks of error messages, inputs in blocks of
+   exactly their size, and a main that replays files and folders. Each target includes
+   it once, after defining FUZZ_NAME. */
 #include <dirent.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static inline shoal_context *fuzz_context(void) {
     return context;
 }
 
-/* Accepted, or refused as a bad file with a message in plain text. */
+/* Accepted, or rejected as a bad file with a plain text message. */
 static inline bool judged(shoal_status status) {
     if (status == SHOAL_OK)
         return true;
@@ -37,7 +37,7 @@ static inline bool judged(shoal_status status) {
     return false;
 }
 
-/* A copy of exactly this size lets the address sanitizer see one byte too far. */
+/* In a copy of exactly this size the address sanitizer detects overruns. */
 static inline unsigned char *exact_copy(const void *data, size_t size) {
     unsigned char *bytes = malloc(size ? size : 1);
     require(bytes != NULL, "there is memory");

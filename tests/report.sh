@@ -1,6 +1,6 @@
-# What the test scripts share. A script prints a line "ok NAME" or "not ok NAME" per case,
-# and what went wrong on lines that begin with #; `finish` is its last line. $work is a
-# folder of its own, which is removed at the end.
+# Shared by the test scripts. A script prints a line "ok NAME" or "not ok NAME" per case,
+# and details of failures on lines that begin with #; `finish` is its last line. $work is
+# a temporary folder, which is removed at the end.
 set -u
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
@@ -9,7 +9,7 @@ failed=0
 finish() { exit $failed; }
 skip() { echo "ok $1 # SKIP $2"; } # NAME WHY
 
-# report NAME PROBLEM: the case is good where the problem is empty.
+# report NAME PROBLEM: the case passes if the problem is empty.
 report() {
     if [ -z "$2" ]; then echo "ok $1"; return; fi
     echo "not ok $1"

@@ -1,5 +1,5 @@
-/* Checkpoints of a training: its weights and the optimizer's state, with notes that have
-   the configuration ("config.FIELD" as text) and the state ("state.NAME": counts in
+/* Checkpoints of a training: weights and optimizer state, with notes that hold the
+   configuration ("config.FIELD" as text) and the state ("state.NAME": counts in
    decimal, seconds in hexadecimal, which is exact). */
 #include <inttypes.h>
 #include <math.h>
@@ -18,7 +18,7 @@ static const struct {
     const char *key;
     number_type type;
     size_t offset; /* in shoal_train_state */
-    bool of_best;  /* of tasks that keep the best weights */
+    bool of_best;  /* only for tasks that keep the best weights */
 } numbers[] = {{"state.step", COUNT, offsetof(shoal_train_state, step), false},
                {"state.validations", COUNT, offsetof(shoal_train_state, validations),
                 false},
@@ -78,7 +78,7 @@ shoal_status shoal_trainer_save(shoal_trainer *self, const char *path) {
                                  list.notes, list.count);
 }
 
-/* ---- The configuration of a file --------------------------------------------------- */
+/* ---- The configuration in a file -------------------------------------------------- */
 
 static shoal_status read_config(shoal_context *context, const shoal_train_task *task,
                                 const char *path, const shoal_checkpoint *file,
@@ -109,12 +109,13 @@ shoal_status shoal_run_task(shoal_context *context, const char *path,
                          found);
     else
         snprintf(name, SHOAL_TEXT_SIZE, "%s", task);
-    shoal_checkpoint_close(file);
+    shoal_checkpoint_destroy(file);
     return status;
 }
 
-/* The configuration of the file, whose weights must be those of it, before a model of
-   that size is made; sizes that follow from data which is not here are the file's. */
+/* Reads the configuration and checks that the weights in the file match it, before a
+   model of that size is created. Sizes that depend on absent data are taken from the
+   file. */
 static shoal_status open_config(shoal_context *context, const shoal_train_task *task,
                                 const char *path, const shoal_checkpoint *file,
                                 shoal_train_config *whole) {
@@ -122,7 +123,7 @@ static shoal_status open_config(shoal_context *context, const shoal_train_task *
     uint64_t seed;
     TRY(read_config(context, task, path, file, whole));
     TRY(shoal_checkpoint_config(file, &own, &seed));
-    model = own.form == SHOAL_PLAIN ? whole->model : own;
+    model = own.form == SHOAL_FORM_PLAIN ? whole->model : own;
     model.attention = whole->model.attention;
     model.vocabulary = own.vocabulary;
     model.features = own.features;
@@ -141,7 +142,7 @@ shoal_status shoal_run_config(shoal_context *context, const shoal_train_task *ta
     shoal_status status = shoal_checkpoint_open(context, found, &file);
     if (status == SHOAL_OK) {
         status = open_config(context, task, found, file, whole);
-        shoal_checkpoint_close(file);
+        shoal_checkpoint_destroy(file);
     }
     if (status == SHOAL_OK) {
         whole->size = given->size < whole->size ? given->size : whole->size;
@@ -151,10 +152,10 @@ shoal_status shoal_run_config(shoal_context *context, const shoal_train_task *ta
     return status;
 }
 
-/* ---- Going on ---------------------------------------------------------------------- */
+/* ---- Resuming --------------------------------------------------------------------- */
 
-/* Counts are at most 10^12: more than any training counts to, and products with sizes of
-   batches fit an int64_t. */
+/* Counts are at most 10^12, more than any training reaches, so that products with batch
+   sizes fit an int64_t. */
 static shoal_status read_state(const shoal_trainer *self, const char *path,
                                const shoal_checkpoint *file, shoal_train_state *state) {
     for (int i = 0; i < NUMBERS; i++) {
@@ -168,14 +169,14 @@ static shoal_status read_state(const shoal_trainer *self, const char *path,
         if (!text || rest == text || *rest || whole < 0 || whole > 1000000000000 ||
             !(real >= 0 && isfinite(real)))
             return sh_fail(self->context, SHOAL_BAD_FILE,
-                           "%s: %s is %.80s; it must be a number from 0 up", path,
+                           "%s: %s is %.80s; it must be a non-negative number", path,
                            numbers[i].key, text ? text : "missing");
         memcpy(place, count ? (const void *)&whole : &real, sizeof whole);
     }
     return SHOAL_OK;
 }
 
-/* Of a configuration that differs the first field is named. */
+/* Names the first field in which the configurations differ. */
 static shoal_status resume(shoal_trainer *self, const char *path,
                            const shoal_checkpoint *file, shoal_train_config *before) {
     char mine[SHOAL_VALUE_SIZE], theirs[SHOAL_VALUE_SIZE];
@@ -188,16 +189,15 @@ static shoal_status resume(shoal_trainer *self, const char *path,
         sh_field_print(self->task, before, field, theirs, sizeof theirs);
         if (strcmp(mine, theirs) != 0 && strcmp(field->name, "steps") != 0)
             return sh_fail(self->context, SHOAL_INVALID,
-                           "%s: the checkpoint has %s = %s, and this training has %s",
+                           "%s: the checkpoint has %s = %s, but this training has %s",
                            path, field->name, theirs, mine);
     }
-    /* Steps beyond those that the fall of the rate was planned for would have rate 0. */
+    /* Steps beyond the end of the decay would have a learning rate of 0. */
     if (before->decay_steps && steps > before->decay_steps && steps > before->steps)
         return sh_fail(self->context, SHOAL_INVALID,
-                       "%s: its learning rate falls to nothing at step %" PRId64
-                       ", and steps beyond would teach nothing; begin another training "
-                       "with --from and this file, or one that has more steps from the "
-                       "beginning",
+                       "%s: the learning rate decays to 0 at step %" PRId64
+                       ", so further steps have no effect; start another training with "
+                       "--from and this file, or one with more steps from the beginning",
                        path, before->decay_steps);
     TRY(read_state(self, path, file, &state));
     TRY(shoal_checkpoint_load(file, self->model, self->optimizer, &self->schedule));
@@ -216,7 +216,7 @@ shoal_status shoal_trainer_resume(shoal_trainer *self, const char *path) {
     if (status == SHOAL_OK)
         status = resume(self, path, file, before);
     sh_release(self->context, before);
-    shoal_checkpoint_close(file);
+    shoal_checkpoint_destroy(file);
     return status;
 }
 
@@ -249,10 +249,10 @@ shoal_status shoal_trainer_start(shoal_trainer *self, const char *path) {
     const char *note = task->note ? shoal_checkpoint_note(file, task->note_key) : NULL;
     if (task->note && (!note || strcmp(note, task->note(self->data)) != 0))
         status = sh_fail(self->context, SHOAL_BAD_FILE,
-                         "%s: its %s are not those of this training", found,
+                         "%s: its %s differ from those of this training", found,
                          task->note_key);
     else
         status = shoal_checkpoint_load_average(file, self->model);
-    shoal_checkpoint_close(file);
+    shoal_checkpoint_destroy(file);
     return status;
 }

@@ -18,12 +18,12 @@ static const char *const activations[] = {"gelu", "relu", NULL};
 static const char *const positions[] = {"sinusoidal", "learned", "none", NULL};
 static const char *const optimizers[] = {"radam", "adam", "radam-l2", "adam-l2", NULL};
 
-/* The common fields in the order of files, each with the flags of which a task must have
-   one; 0: all tasks have it. A task's own fields come before them. */
+/* The common fields in the order of files. A row has flags of which a task must have
+   one, or 0 for fields of all tasks. A task's own fields come before them. */
 #define ROW(flags, field_name, field_type, member, low, high, words, text)               \
     {                                                                                    \
         flags, {                                                                         \
-            .name = field_name, .type = SHOAL_FIELD_##field_type,                        \
+            .name = field_name, .type = SHOAL_FIELD_TYPE_##field_type,                   \
             .offset = offsetof(shoal_train_config, member), .min = low, .max = high,     \
             .choices = words, .about = text                                              \
         }                                                                                \
@@ -46,52 +46,59 @@ static const struct {
     unsigned flags;
     shoal_field field;
 } common[] = {
-    INTEGER(EPOCHS, "epochs", epochs, 1, 1e6, "times through the data"),
+    INTEGER(EPOCHS, "epochs", epochs, 1, 1e6, "passes over the data"),
     ROW(ALL, "attention", ATTENTION, model.attention, 0, 0, NULL, "kind of attention"),
-    CHOICE(MODEL, "shared_qk", model.shared_qk, truths, "one projection for both"),
+    CHOICE(MODEL, "shared_qk", model.shared_qk, truths,
+           "one projection for queries and keys"),
     INTEGER(SHOAL_TASK_CONVOLUTIONS, "convolutions", model.convolutions, 0, 1024,
-            "convolutions in front of the layers"),
+            "convolutions before the layers"),
     INTEGER(MODEL, "layers", model.layers, 1, 1024, "encoder layers"),
-    INTEGER(MODEL, "heads", model.heads, 1, 1024, "heads of a layer"),
-    INTEGER(MODEL, "head_dim", model.head_dim, 1, 4096, "features of a head"),
+    INTEGER(MODEL, "heads", model.heads, 1, 1024, "heads per layer"),
+    INTEGER(MODEL, "head_dim", model.head_dim, 1, 4096, "dimension of a head"),
     INTEGER(MODEL, "feed_forward", model.feed_forward, 1, 1 << 20,
-            "features inside a feed-forward"),
-    CHOICE(MODEL, "norm", model.norm, norms, "before each block, or after its sum"),
-    CHOICE(MODEL, "activation", model.activation, activations, "of a feed-forward"),
-    CHOICE(MODEL, "positions", model.positions, positions, "how positions are told"),
+            "width of the feed-forward network"),
+    CHOICE(MODEL, "norm", model.norm, norms,
+           "pre: before each block; post: after each residual sum"),
+    CHOICE(MODEL, "activation", model.activation, activations,
+           "activation of the feed-forward network"),
+    CHOICE(MODEL, "positions", model.positions, positions, "position encoding"),
     REAL(MODEL, "dropout", model.dropout, 0, 0.99, "share of features set to 0"),
-    CHOICE(ALL, "optimizer", optimizer.kind, optimizers, "from gradients to steps"),
-    REAL(ALL, "learning_rate", learning_rate, 1e-12, 10, "after the warm-up"),
+    CHOICE(ALL, "optimizer", optimizer.kind, optimizers, "optimization method"),
+    REAL(ALL, "learning_rate", learning_rate, 1e-12, 10, "learning rate after warm-up"),
     REAL(ALL, "beta1", optimizer.beta1, 0, 0.999999, "decay of the gradient's mean"),
-    REAL(ALL, "beta2", optimizer.beta2, 0, 0.9999999, "decay of its square's mean"),
-    REAL(ALL, "epsilon", optimizer.epsilon, 1e-30, 1, "added to a root"),
-    REAL(ALL, "weight_decay", optimizer.weight_decay, 0, 10, "pull of weights to 0"),
-    REAL(ALL, "clip", clip, 0, 1e30, "largest norm of the gradient; 0: no limit"),
-    INTEGER(ALL, "warmup", warmup, 0, 1e15, "steps until the rate is whole"),
+    REAL(ALL, "beta2", optimizer.beta2, 0, 0.9999999, "decay of the mean of its square"),
+    REAL(ALL, "epsilon", optimizer.epsilon, 1e-30, 1,
+         "added to the root of the mean square"),
+    REAL(ALL, "weight_decay", optimizer.weight_decay, 0, 10, "weight decay"),
+    REAL(ALL, "clip", clip, 0, 1e30, "maximum norm of the gradient; 0 for no limit"),
+    INTEGER(ALL, "warmup", warmup, 0, 1e15, "steps of warm-up"),
     REAL(SHOAL_TASK_WARMUP_SHARE, "warmup_share", warmup_share, 0, 1,
-         "share of the steps, where warmup is 0"),
-    CHOICE(EPOCHS, "decay", decay, truths, "the rate falls to 0 over all steps"),
-    INTEGER(EPOCHS, "decay_steps", decay_steps, 0, 1e15, "the rate falls until here"),
+         "share of the steps, if warmup is 0"),
+    CHOICE(EPOCHS, "decay", decay, truths,
+           "decay the learning rate linearly to 0 over all steps"),
+    INTEGER(EPOCHS, "decay_steps", decay_steps, 0, 1e15,
+            "step at which the decay reaches 0"),
     INTEGER(ALL, "plateau_patience", plateau_patience, 0, 1e9,
-            "validations without progress that are forgiven; 0: all"),
-    REAL(ALL, "plateau_factor", plateau_factor, 1e-6, 1, "drop of the rate after them"),
+            "validations without improvement before the rate drops; 0: never drop it"),
+    REAL(ALL, "plateau_factor", plateau_factor, 1e-6, 1,
+         "factor of the rate after a plateau"),
     REAL(ALL, "average", optimizer.average, 0, 0.999999, "decay of averaged weights"),
-    INTEGER(ALL, "batch", batch, 1, 1 << 20, "sequences of a step"),
-    INTEGER(ALL, "steps", steps, 0, 1e15, "in all; 0: as many as the epochs have"),
+    INTEGER(ALL, "batch", batch, 1, 1 << 20, "sequences per step"),
+    INTEGER(ALL, "steps", steps, 0, 1e15, "total number; 0: as many as the epochs need"),
     INTEGER(ALL, "average_every", average_every, 0, 1e9,
-            "steps between averages over processes; 0: gradients are summed"),
+            "steps between averages over processes; 0: sum gradients every step"),
     INTEGER(SHOAL_TASK_VALIDATE_EVERY, "validate_every", validate_every, 1, 1e15,
             "steps between validations"),
     INTEGER(ENDLESS, "validate_batches", validate_batches, 1, 1 << 20,
-            "batches of a validation"),
+            "batches per validation"),
     INTEGER(ENDLESS, "stop_after", stop_after, 0, 1e9,
-            "validations without a mistake that end the training; 0: none do"),
-    ROW(ALL, "seed", SEED, seed, 0, 0, NULL, "of weights, data and dropout"),
+            "consecutive validations without a mistake that end the training; 0: never"),
+    ROW(ALL, "seed", SEED, seed, 0, 0, NULL, "seed of weights, data and dropout"),
 };
 enum { COMMON = sizeof common / sizeof *common };
 
 static const shoal_field name_field = {.name = "task",
-                                       .type = SHOAL_FIELD_NAME,
+                                       .type = SHOAL_FIELD_TYPE_NAME,
                                        .about = "name of the task"};
 
 static const shoal_train_task *const tasks[] = {&sh_copy_task,
@@ -129,7 +136,7 @@ const shoal_field *shoal_task_field(const shoal_train_task *task, int index) {
 const shoal_field *shoal_task_field_find(const shoal_train_task *task, const char *name) {
     const shoal_field *field;
     for (int i = 0; name && (field = shoal_task_field(task, i)); i++) {
-        size_t k = 0; /* flags are written with '-' where files have '_' */
+        size_t k = 0; /* options are spelled with '-', files with '_' */
         while (field->name[k] && field->name[k] == (name[k] == '-' ? '_' : name[k]))
             k++;
         if (!field->name[k] && !name[k])
@@ -140,21 +147,22 @@ const shoal_field *shoal_task_field_find(const shoal_train_task *task, const cha
 
 /* ---- Defaults ---------------------------------------------------------------------- */
 
-/* Into a whole configuration of the task: the paper's for the masked copy; tasks change
-   what they have otherwise. */
+/* Fills a complete configuration with the paper's settings for the masked copy task;
+   other tasks override them. */
 static shoal_status fill_defaults(shoal_context *context, const shoal_train_task *task,
                                   const char *preset, shoal_train_config *whole) {
     const char *other = preset && strcmp(preset, "default") != 0 ? preset : NULL;
     memset(whole, 0, task->config_size);
     *whole = (shoal_train_config){.size = task->config_size,
-                                  .model = {.layers = 4,
+                                  .model = {.size = sizeof whole->model,
+                                            .layers = 4,
                                             .heads = 6,
                                             .head_dim = 32,
                                             .feed_forward = 768,
                                             .norm = SHOAL_NORM_PRE,
-                                            .activation = SHOAL_GELU,
-                                            .positions = SHOAL_SINUSOIDAL},
-                                  .optimizer = shoal_optimizer_defaults(),
+                                            .activation = SHOAL_ACTIVATION_GELU,
+                                            .positions = SHOAL_POSITIONS_SINUSOIDAL},
+                                  .optimizer = shoal_optimizer_config_defaults(),
                                   .learning_rate = 2e-4f,
                                   .clip = 10,
                                   .plateau_patience = 30,
@@ -166,23 +174,24 @@ static shoal_status fill_defaults(shoal_context *context, const shoal_train_task
                                   .seed = 1};
     if (task->defaults ? task->defaults(task->user, other, whole) == 0 : !other)
         return SHOAL_OK;
-    return sh_fail(
-        context, SHOAL_INVALID,
-        "there is no preset \"%.40s\" of %s; speech has default and paper, and "
-        "both with -lf-mmi",
-        preset, task->name);
+    return sh_fail(context, SHOAL_INVALID,
+                   "there is no preset \"%.40s\" for %s; speech has default and paper, "
+                   "and both with -lf-mmi",
+                   preset, task->name);
 }
 
-shoal_status shoal_config_defaults(shoal_context *context, const shoal_train_task *task,
-                                   const char *preset, void *config, size_t size) {
+shoal_status shoal_config_init(shoal_context *context, const shoal_train_task *task,
+                               const char *preset, void *config, size_t size) {
     if (!config || size < sizeof(shoal_train_config))
-        return sh_fail(context, SHOAL_INVALID, "config: it has no place");
+        return sh_fail(context, SHOAL_INVALID, "config: NULL or too small");
     memset(config, 0, size);
     if (!task || task->config_size < sizeof(shoal_train_config))
-        return sh_fail(context, SHOAL_INVALID, "task: there is none");
+        return sh_fail(context, SHOAL_INVALID, "task: it is NULL");
     if (size >= task->config_size)
         return fill_defaults(context, task, preset, config);
-    shoal_train_config *whole = malloc(task->config_size); /* of a newer library */
+    shoal_train_config *whole = malloc(task->config_size); /* the caller may have a
+                                                              newer library with a
+                                                              larger size */
     if (!whole)
         return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
     const shoal_status status = fill_defaults(context, task, preset, whole);
@@ -198,14 +207,20 @@ shoal_status sh_config_copy(shoal_context *context, const shoal_train_task *task
     *copy = NULL;
     if (!given || given->size < sizeof *given || task->config_size < sizeof *given)
         return sh_fail(context, SHOAL_INVALID,
-                       "config: it must come from its _defaults function");
+                       "config: it must be initialised by its _defaults function");
     shoal_train_config *whole = *copy = sh_allocate(context, task->config_size);
     if (!whole)
         return SHOAL_NO_MEMORY;
     fill_defaults(context, task, NULL, whole);
-    memcpy(whole, given, given->size < whole->size ? given->size : whole->size);
-    whole->size = task->config_size;
-    return SHOAL_OK;
+    const shoal_status status =
+        sh_read_struct(context, "config", given, whole, task->config_size);
+    whole->model.size = sizeof whole->model;
+    whole->optimizer.size = sizeof whole->optimizer;
+    if (status != SHOAL_OK) {
+        sh_release(context, whole);
+        *copy = NULL;
+    }
+    return status;
 }
 
 /* ---- From text --------------------------------------------------------------------- */
@@ -216,18 +231,18 @@ static void join_name(char names[SHOAL_VALUE_SIZE], const char *name) {
     snprintf(names + used, SHOAL_VALUE_SIZE - used, "%s%s", used ? ", " : "", name);
 }
 
-/* What a field must be, where a text is none of that. */
+/* Reports the values that a field accepts. */
 static shoal_status refuse(shoal_context *context, const shoal_field *field,
                            const char *text, const char *rule) {
     return sh_fail(context, SHOAL_INVALID, "%s is \"%s\"; it must be %s", field->name,
                    text, rule);
 }
 
-/* The ends of a real's range are floats, as its values are. */
+/* The limits of a real field are floats, like its values. */
 static shoal_status set_number(shoal_context *context, const shoal_field *field,
                                void *place, const char *text) {
     char *rest, rule[96];
-    const bool real = field->type == SHOAL_FIELD_REAL;
+    const bool real = field->type == SHOAL_FIELD_TYPE_REAL;
     const double low = real ? (double)(float)field->min : field->min;
     const double high = real ? (double)(float)field->max : field->max;
     errno = 0;
@@ -277,7 +292,7 @@ static shoal_status set_text(shoal_context *context, const shoal_field *field,
     if (strlen(text) >= SHOAL_TEXT_SIZE)
         return sh_fail(context, SHOAL_INVALID, "%s has more than %d bytes", field->name,
                        SHOAL_TEXT_SIZE - 1);
-    if (field->valid && !field->valid(text))
+    if (field->valid && !field->valid(field->user, text))
         return refuse(context, field, text, field->rule);
     snprintf(place, SHOAL_TEXT_SIZE, "%s", text);
     return SHOAL_OK;
@@ -300,16 +315,17 @@ static shoal_status set_field(shoal_context *context, const shoal_train_task *ta
                               void *config, const shoal_field *field, const char *text) {
     void *place = (char *)config + field->offset;
     switch (field->type) {
-    case SHOAL_FIELD_NAME: return check_name(context, task, text);
-    case SHOAL_FIELD_INTEGER:
-    case SHOAL_FIELD_REAL: return set_number(context, field, place, text);
-    case SHOAL_FIELD_CHOICE: return set_choice(context, field, place, text);
-    case SHOAL_FIELD_SEED: return set_seed(context, field, place, text);
-    case SHOAL_FIELD_TEXT: return set_text(context, field, place, text);
-    case SHOAL_FIELD_ATTENTION: return shoal_attention_parse(context, text, place);
-    case SHOAL_FIELD_TYPES: break;
+    case SHOAL_FIELD_TYPE_NAME: return check_name(context, task, text);
+    case SHOAL_FIELD_TYPE_INTEGER:
+    case SHOAL_FIELD_TYPE_REAL: return set_number(context, field, place, text);
+    case SHOAL_FIELD_TYPE_CHOICE: return set_choice(context, field, place, text);
+    case SHOAL_FIELD_TYPE_SEED: return set_seed(context, field, place, text);
+    case SHOAL_FIELD_TYPE_TEXT: return set_text(context, field, place, text);
+    case SHOAL_FIELD_TYPE_ATTENTION: return shoal_attention_parse(context, text, place);
+    case SHOAL_FIELD_TYPE_COUNT: break;
     }
-    return sh_fail(context, SHOAL_INVALID, "%s: its field has no type", field->name);
+    return sh_fail(context, SHOAL_INVALID, "%s: its field has an invalid type",
+                   field->name);
 }
 
 shoal_status shoal_config_set(shoal_context *context, const shoal_train_task *task,
@@ -333,18 +349,18 @@ size_t sh_field_print(const shoal_train_task *task, const void *config,
     const void *place = (const char *)config + field->offset;
     char real[32];
     switch (field->type) {
-    case SHOAL_FIELD_NAME: place = task->name; break;
-    case SHOAL_FIELD_INTEGER:
+    case SHOAL_FIELD_TYPE_NAME: place = task->name; break;
+    case SHOAL_FIELD_TYPE_INTEGER:
         return (size_t)snprintf(text, size, "%" PRId64, *(const int64_t *)place);
-    case SHOAL_FIELD_REAL:
+    case SHOAL_FIELD_TYPE_REAL:
         place = sh_real_text(real, (double)*(const float *)place, true);
         break;
-    case SHOAL_FIELD_CHOICE: place = field->choices[*(const int32_t *)place]; break;
-    case SHOAL_FIELD_SEED:
+    case SHOAL_FIELD_TYPE_CHOICE: place = field->choices[*(const int32_t *)place]; break;
+    case SHOAL_FIELD_TYPE_SEED:
         return (size_t)snprintf(text, size, "%" PRIu64, *(const uint64_t *)place);
-    case SHOAL_FIELD_ATTENTION: return shoal_attention_print(place, text, size);
-    case SHOAL_FIELD_TEXT:
-    case SHOAL_FIELD_TYPES: break;
+    case SHOAL_FIELD_TYPE_ATTENTION: return shoal_attention_print(place, text, size);
+    case SHOAL_FIELD_TYPE_TEXT:
+    case SHOAL_FIELD_TYPE_COUNT: break;
     }
     return (size_t)snprintf(text, size, "%s", (const char *)place);
 }
@@ -356,7 +372,7 @@ size_t shoal_config_get(const shoal_train_task *task, const void *config,
                  : (size_t)snprintf(text, size, "%s", "");
 }
 
-/* Texts that are numbers or booleans in JSON become those. */
+/* Numbers and booleans become JSON numbers and booleans. */
 static json_t *json_of_text(const char *text) {
     char *rest;
     if (strcmp(text, "true") == 0 || strcmp(text, "false") == 0)
@@ -378,8 +394,8 @@ size_t shoal_config_json(const shoal_train_task *task, const void *config, char 
     for (int i = 0; config && (field = shoal_task_field(task, i)); i++) {
         sh_field_print(task, config, field, value, sizeof value);
         json_object_set_new(object, field->name,
-                            field->type == SHOAL_FIELD_TEXT ? json_string(value)
-                                                            : json_of_text(value));
+                            field->type == SHOAL_FIELD_TYPE_TEXT ? json_string(value)
+                                                                 : json_of_text(value));
     }
     char *dumped = json_dumps(object, JSON_REAL_PRECISION(9));
     const int length = snprintf(text, size, "%s", dumped ? dumped : "");
@@ -388,19 +404,20 @@ size_t shoal_config_json(const shoal_train_task *task, const void *config, char 
     return (size_t)length;
 }
 
-/* ---- What files keep --------------------------------------------------------------- */
+/* ---- Fields in files -------------------------------------------------------------- */
 
-/* The attention with every option, so that defaults may change and a file keeps its
-   meaning. */
+/* Stores the attention with all options, so that a file keeps its meaning if defaults
+   change. */
 size_t sh_field_store(const shoal_train_task *task, const void *config,
                       const shoal_field *field, char *text, size_t size) {
     const void *place = (const char *)config + field->offset;
-    return field->type == SHOAL_FIELD_ATTENTION
+    return field->type == SHOAL_FIELD_TYPE_ATTENTION
                ? shoal_attention_print_all(place, text, size)
                : sh_field_print(task, config, field, text, size);
 }
 
-/* What fields were before there were such fields; NULL: they always were there. */
+/* Value of a field for files written before the field existed; NULL for original
+   fields. */
 static const char *value_before(const char *field) {
     static const char *const values[][2] =
         {{"rate", "16000"},     {"join_after", "0"},    {"average_every", "0"},
@@ -422,7 +439,7 @@ shoal_status sh_field_restore(shoal_context *context, const shoal_train_task *ta
     if (!text)
         return sh_fail(context, SHOAL_INVALID, "the checkpoint has no config.%s",
                        field->name);
-    if (field->type == SHOAL_FIELD_ATTENTION)
+    if (field->type == SHOAL_FIELD_TYPE_ATTENTION)
         return shoal_attention_parse_stored(context, text, 1,
                                             (shoal_attention *)((char *)config +
                                                                 field->offset));

@@ -1,4 +1,4 @@
-/* Evaluations: options, rows with their controls, results; and the task copy. */
+/* Evaluations: options, rows with controls, results; and the task copy. */
 #define _GNU_SOURCE
 #include "train/evaluate.h"
 
@@ -8,8 +8,8 @@
 
 /* ---- Rows -------------------------------------------------------------------------- */
 
-/* After the kinds the controls: the same model with its attention taken away, so that a
-   task which needs none is seen to prove nothing. */
+/* Kinds are followed by the controls: the same model without its attention, which shows
+   whether the task needs attention at all. */
 shoal_status sh_eval_rows(shoal_evaluation *e, const shoal_attention *trained) {
     static const struct {
         const char *spelling, *name;
@@ -49,7 +49,7 @@ static void clear_weights(shoal_model *model, row_weights weights) {
     for (int i = 0; shoal_model_parameter(model, i, &one); i++) {
         const char *found = strstr(one.name, own);
         size_t count = 1;
-        for (int r = 0; r < one.rank; r++)
+        for (int r = 0; r < one.dimensions; r++)
             count *= (size_t)one.shape[r];
         if (found && (strcmp(found + strlen(own), "weight") == 0 ||
                       strcmp(found + strlen(own), "bias") == 0))
@@ -62,8 +62,8 @@ shoal_status sh_eval_row(shoal_evaluation *e, shoal_model *model, int64_t batch,
     shoal_model *view = NULL;
     float *values, *kept = NULL;
     int64_t size = 0;
-    shoal_status status = shoal_model_view(model, &row->kind, batch, rows, &view);
-    if (status == SHOAL_INVALID) /* the kind is a valid one, but not with these weights */
+    shoal_status status = shoal_model_create_view(model, &row->kind, batch, rows, &view);
+    if (status == SHOAL_INVALID) /* a valid kind, but not usable with these weights */
         status = SHOAL_BAD_FILE;
     if (status == SHOAL_OK && run && row->weights != AS_TRAINED) {
         size = shoal_model_vectors(model, &values, NULL);
@@ -87,7 +87,7 @@ shoal_status sh_eval_row(shoal_evaluation *e, shoal_model *model, int64_t batch,
 shoal_status sh_eval_progress(shoal_evaluation *e, const char *what, int64_t done,
                               int64_t all) {
     const shoal_train_callbacks *callbacks = &e->options.callbacks;
-    const shoal_train_progress progress = {.event = SHOAL_AT_EVALUATION,
+    const shoal_train_progress progress = {.event = SHOAL_TRAIN_EVENT_EVALUATION,
                                            .what = what,
                                            .done = done,
                                            .all = all};
@@ -137,7 +137,7 @@ static json_t *copy_json(const shoal_evaluation *e, const void *config) {
 
 static shoal_status run_copy(shoal_evaluation *e, const char *path,
                              shoal_trainer **place) {
-    shoal_copy_config config = shoal_copy_defaults();
+    shoal_copy_config config = shoal_copy_config_defaults();
     shoal_train_score score;
     TRY(sh_find_weights(e->context, path, e->path));
     TRY(shoal_run_config(e->context, &sh_copy_task, e->path, &config));
@@ -145,12 +145,13 @@ static shoal_status run_copy(shoal_evaluation *e, const char *path,
                              NULL, place));
     shoal_trainer *trainer = *place;
     TRY(shoal_trainer_resume(trainer, e->path));
-    e->options.controls = 0; /* it has none */
+    e->options.controls = 0; /* the task copy has none */
     TRY(sh_eval_rows(e, &config.train.model.attention));
     e->info.step = shoal_trainer_state(trainer)->step;
     e->info.batch = config.train.batch;
     e->info.sequences = e->options.batches;
-    for (int i = 0; i < e->count; i++) { /* can the weights do it? */
+    for (int i = 0; i < e->count; i++) { /* fails if the weights cannot be used with
+                                            the kind */
         const shoal_status status =
             shoal_trainer_evaluate(trainer, &e->rows[i].kind, SHOAL_PART_TEST, 0, &score);
         TRY(status == SHOAL_INVALID ? SHOAL_BAD_FILE : status);
@@ -179,13 +180,11 @@ static shoal_status evaluate_copy(shoal_evaluation *e, const char *path) {
 
 /* ---- The interface ----------------------------------------------------------------- */
 
-shoal_status shoal_evaluation_options_defaults(shoal_evaluation_options *options,
-                                               size_t size) {
-    const shoal_evaluation_options made = {.size = size, .batches = 20, .join = -1};
-    if (!options || size > sizeof made)
-        return SHOAL_INVALID;
-    memcpy(options, &made, size);
-    return SHOAL_OK;
+void shoal_evaluation_options_init(shoal_evaluation_options *options, size_t size) {
+    const shoal_evaluation_options known = {.size = sizeof known,
+                                            .batches = 20,
+                                            .join = -1};
+    sh_write_struct(options, size, &known, sizeof known);
 }
 
 static shoal_status evaluate(shoal_evaluation *e, const char *path) {
@@ -193,10 +192,10 @@ static shoal_status evaluate(shoal_evaluation *e, const char *path) {
     const shoal_evaluation_options *options = &e->options;
     if (options->kinds < 0 || options->kinds > MOST_KINDS || options->batches < 1 ||
         (options->kinds && !options->attention))
-        return sh_fail(e->context, SHOAL_INVALID,
-                       "an evaluation has up to %d kinds of attention, and 1 batch or "
-                       "more",
-                       MOST_KINDS);
+        return sh_fail(
+            e->context, SHOAL_INVALID,
+            "an evaluation needs up to %d kinds of attention and at least 1 batch",
+            MOST_KINDS);
     TRY(shoal_run_task(e->context, path, task));
     const shoal_train_task *known = shoal_task_find(task);
     e->info.task = known ? known->name : NULL;
@@ -217,22 +216,25 @@ static shoal_status evaluate(shoal_evaluation *e, const char *path) {
                    path, task, names);
 }
 
-shoal_status shoal_evaluate(shoal_context *context, const char *path,
-                            const shoal_evaluation_options *options,
-                            shoal_evaluation **evaluation) {
+shoal_status shoal_evaluation_create(shoal_context *context, const char *path,
+                                     const shoal_evaluation_options *options,
+                                     shoal_evaluation **evaluation) {
     *evaluation = NULL;
-    if (!path || (options && options->size > sizeof *options))
+    if (!path)
         return sh_fail(context, SHOAL_INVALID,
                        "an evaluation needs a path, and options by "
-                       "shoal_evaluation_defaults");
+                       "shoal_evaluation_options_defaults");
     shoal_evaluation *e = calloc(1, sizeof *e);
     if (!e)
         return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
     e->context = context;
-    shoal_evaluation_options_defaults(&e->options, sizeof e->options);
-    if (options)
-        memcpy(&e->options, options, options->size);
-    const shoal_status status = evaluate(e, path);
+    shoal_evaluation_options_init(&e->options, sizeof e->options);
+    shoal_status status =
+        READ_STRUCT(context, shoal_evaluation_options, options, &e->options);
+    if (status == SHOAL_OK)
+        status = evaluate(e, path);
+    if (status == SHOAL_IO && !e->output_failed)
+        status = SHOAL_BAD_FILE;
     if (status == SHOAL_OK)
         *evaluation = e;
     else

@@ -1,5 +1,5 @@
-/* A recogniser on a data folder: error rates of units and words with each kind of
-   attention, and the controls that say how much the model uses its attention at all. */
+/* Evaluation of a recogniser on a data folder: error rates of units and words with each
+   kind of attention, and controls that show how much the model uses its attention. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -19,7 +19,7 @@ typedef struct {
     const char *id, *rest;
 } said_row;
 
-/* Outputs of all sequences of a set, for tuning, and what was tried. */
+/* Outputs of all sequences of a set, for tuning, and the settings tried. */
 typedef struct {
     float *outputs;             /* [rows][classes] */
     int64_t *offsets, *members; /* [count + 1], [count] */
@@ -33,7 +33,7 @@ typedef struct {
 
 typedef struct {
     speech_result result;
-    shoal_edits *each[2]; /* [sequences] of units, and of words */
+    shoal_edits *each[2]; /* [sequences], of units and of words */
 } speech_row;
 
 typedef struct {
@@ -41,23 +41,22 @@ typedef struct {
     pool memory;
     shoal_recogniser *recogniser;
     shoal_recogniser_info info;
-    shoal_recogniser_parts parts; /* its settings are those to look for words with */
+    shoal_recogniser_parts parts; /* its settings are those of the word search */
     const char **units;           /* [info.units] */
     shoal_speech_train_config config;
-    char cache[SH_PATH]; /* of features */
     speech_set set, tuning;
     speech_batch batch;
     speech_scorer scorer;
-    shoal_lexicon *lexicon; /* LF-MMI: labels are its words; NULL: they are phones */
+    shoal_lexicon *lexicon; /* LF-MMI: labels are its words; NULL if labels are phones */
     shoal_lfmmi *lfmmi;
     speech_row rows[MOST_ROWS];
     /* Words: */
     bool has_words;
-    char *text;     /* what the rows point into */
-    said_row *said; /* [said_count], by id */
+    char *text;     /* storage of the rows */
+    said_row *said; /* [said_count], sorted by id */
     int64_t said_count;
-    int64_t words, missing; /* of the data; that cannot be heard */
-    shoal_spoken *spoken;   /* of a batch, as */
+    int64_t words, missing; /* words of the data; words that cannot be recognised */
+    shoal_spoken *spoken;   /* transcripts of a batch */
     const char **texts;
     int64_t spoken_room, text_room;
     tuning t;
@@ -67,7 +66,7 @@ static double wrong_of(const shoal_edits *edits) {
     return (double)(edits->substitutions + edits->insertions + edits->deletions);
 }
 
-/* ---- What was said ----------------------------------------------------------------- */
+/* ---- Reference transcripts -------------------------------------------------------- */
 
 static const char blanks[] = " \t\r";
 
@@ -84,7 +83,7 @@ static const char *find_said(const speech_evaluation *s, const char *id) {
     return row ? row->rest : NULL;
 }
 
-/* The word at or after *at, to which it moves; returns its length, 0: there is none. */
+/* Moves *at to the next word and returns its length, or 0 at the end. */
 static size_t find_word(const char **at) {
     *at += strspn(*at, blanks);
     return strcspn(*at, blanks);
@@ -96,9 +95,10 @@ static shoal_status read_said(speech_evaluation *s, const char *folder) {
     int64_t lines = 1;
     TRY(sh_path(s->e->context, path, folder, "text"));
     if (access(path, R_OK) != 0)
-        return sh_fail(s->e->context, SHOAL_BAD_FILE,
-                       "%s: cannot be read (%s); errors of words are counted against it",
-                       path, strerror(errno));
+        return sh_fail(
+            s->e->context, SHOAL_BAD_FILE,
+            "%s: cannot read it (%s); word errors are counted against this file", path,
+            strerror(errno));
     TRY(sh_file_map_open(s->e->context, path, &map));
     for (size_t i = 0; i < map.size; i++)
         lines += map.bytes[i] == '\n';
@@ -127,8 +127,8 @@ static shoal_status read_said(speech_evaluation *s, const char *folder) {
     return SHOAL_OK;
 }
 
-/* What was said in a data folder, every utterance of which must have its words; counts
-   them, and those that lexicon or language model does not have. */
+/* Reads the reference transcripts of a data folder, which must have a line for every
+   utterance; counts the words, and those missing in the lexicon or language model. */
 static shoal_status open_said(speech_evaluation *s, const char *folder,
                               const speech_set *set) {
     shoal_utterance one;
@@ -137,8 +137,8 @@ static shoal_status open_said(speech_evaluation *s, const char *folder,
     for (int64_t i = 0; shoal_corpus_utterance(set->corpora[set->plain], i, &one); i++) {
         const char *at = find_said(s, one.id);
         if (!at)
-            return sh_fail(s->e->context, SHOAL_BAD_FILE, "%s/text: has no line of %s",
-                           folder, one.id);
+            return sh_fail(s->e->context, SHOAL_BAD_FILE,
+                           "%s/text: there is no line for %s", folder, one.id);
         for (size_t length; (length = find_word(&at)) > 0; at += length) {
             char word[256];
             int64_t number = -1;
@@ -154,7 +154,7 @@ static shoal_status open_said(speech_evaluation *s, const char *folder,
     return SHOAL_OK;
 }
 
-/* ---- Errors of words --------------------------------------------------------------- */
+/* ---- Word errors ------------------------------------------------------------------ */
 
 typedef struct {
     const char *text;
@@ -162,7 +162,7 @@ typedef struct {
     int32_t at;
 } spelled;
 
-/* The case of letters does not matter. */
+/* Comparison ignores case. */
 static int compare_spelled(const void *a, const void *b) {
     const spelled *x = a, *y = b;
     const size_t both = x->length < y->length ? x->length : y->length;
@@ -170,8 +170,8 @@ static int compare_spelled(const void *a, const void *b) {
     return order ? order : (x->length > y->length) - (x->length < y->length);
 }
 
-/* Adds the fewest edits between the words of the texts, one after another, and those of a
-   result: words become numbers, equal ones the same. */
+/* Adds the minimum number of edits between the concatenated words of the texts and
+   those of a result, after mapping equal words to equal numbers. */
 static shoal_status add_edits(shoal_context *context, const char *const *said,
                               int64_t count, const shoal_word_string *heard,
                               shoal_edits *edits) {
@@ -204,7 +204,7 @@ static shoal_status add_edits(shoal_context *context, const char *const *said,
     return status;
 }
 
-/* What the utterances of a batch say, one after another, from texts[at] on. */
+/* Collects the reference texts of a batch's utterances in order, from texts[at] on. */
 static shoal_status find_texts(speech_evaluation *s, const speech_set *set,
                                const speech_batch *batch, int64_t at) {
     for (int64_t b = 0; b < batch->count; b++)
@@ -220,8 +220,8 @@ static shoal_status find_texts(speech_evaluation *s, const speech_set *set,
     return SHOAL_OK;
 }
 
-/* The edits of each sequence, whose outputs are given. members [count]: how many texts
-   each has. */
+/* Counts the edits of each sequence from its outputs. members [count]: number of texts
+   per sequence. */
 static shoal_status count_edits(speech_evaluation *s, int64_t count,
                                 const int64_t *offsets, const float *outputs,
                                 const int64_t *members, shoal_edits *each) {
@@ -239,7 +239,7 @@ static shoal_status count_edits(speech_evaluation *s, int64_t count,
 
 /* ---- Tuning ------------------------------------------------------------------------ */
 
-/* The outputs of batch i of a set, thinned. */
+/* Outputs of batch i of a set, only at positions that have one. */
 static shoal_status hear(speech_evaluation *s, const speech_set *set, int64_t i,
                          shoal_model *view, double *seconds, float **out) {
     TRY(sh_speech_fill(set, s->e->context, i, false, (shoal_share){0, 1}, &s->batch));
@@ -280,7 +280,7 @@ static shoal_status hear_set(speech_evaluation *s, shoal_model *view) {
     return SHOAL_OK;
 }
 
-/* Words that are wrong with these weights. */
+/* Counts the wrong words with these weights. */
 static shoal_status try_weights(speech_evaluation *s, double weight, double insertion,
                                 double *wrong) {
     tuning *t = &s->t;
@@ -307,8 +307,9 @@ static shoal_status try_weights(speech_evaluation *s, double weight, double inse
     return sh_eval_progress(s->e, text, 0, 0);
 }
 
-/* Weight and insertion that make the fewest errors on the development set: goes to the
-   best neighbour as long as there is a better one, then halves the steps, twice. */
+/* Finds the weight and insertion with the fewest errors on the development set by local
+   search: moves to the best neighbour while one is better, then halves the steps,
+   twice. */
 static shoal_status tune(void *user, shoal_model *view, eval_row *row) {
     speech_evaluation *s = user;
     shoal_word_settings *settings = &s->parts.words;
@@ -367,8 +368,8 @@ static shoal_status run_row(void *user, shoal_model *view, eval_row *row) {
 
 /* ---- Rates ------------------------------------------------------------------------- */
 
-/* Sums, rate and interval of row i's errors of units (0) or words (1), beside those of
-   the first row. */
+/* Sums, rate and confidence interval of row i's errors of units (0) or words (1), and
+   of the difference from the first row. */
 static shoal_status find_rate(speech_evaluation *s, int i, int which) {
     static const char *const names[] = {"error_rate", "word_error_rate"};
     const int64_t count = s->set.item_count;
@@ -407,7 +408,7 @@ static json_t *list_lengths(const speech_evaluation *s, int which) {
 
 static json_t *rate_json(const speech_evaluation *s, int i, int which) {
     const shoal_evaluation_score *score = &s->e->rows[i].scores[which];
-    json_t *list = json_array(); /* of each sequence */
+    json_t *list = json_array(); /* per sequence */
     for (int64_t k = 0; k < s->set.item_count; k++)
         json_array_append_new(list, json_integer((json_int_t)wrong_of(
                                         &s->rows[i].each[which][k])));
@@ -452,8 +453,8 @@ static json_t *words_json(const speech_evaluation *s) {
                      "tokens", (json_int_t)settings->tokens, "words",
                      (json_int_t)s->words, "missing", (json_int_t)s->missing, "lengths",
                      list_lengths(s, 1), "note",
-                     "what text the language model was made from is not known here; that "
-                     "of pocketsphinx-en-us is not documented");
+                     "the training text of the language model is not known; that of "
+                     "pocketsphinx-en-us is not documented");
 }
 
 static json_t *make_json(const speech_evaluation *s) {
@@ -480,8 +481,9 @@ static json_t *make_json(const speech_evaluation *s) {
 
 static shoal_status open_recogniser(speech_evaluation *s, const char *path) {
     shoal_evaluation *e = s->e;
-    shoal_recogniser_options options =
-        e->options.recogniser ? *e->options.recogniser : shoal_recogniser_defaults();
+    shoal_recogniser_options options = shoal_recogniser_options_defaults();
+    TRY(READ_STRUCT(e->context, shoal_recogniser_options, e->options.recogniser,
+                    &options));
     const bool lexicon = options.lexicon != NULL;
     s->has_words = lexicon && options.lm;
     s->scorer =
@@ -490,31 +492,31 @@ static shoal_status open_recogniser(speech_evaluation *s, const char *path) {
     if (!s->has_words)
         options.lexicon = options.lm = NULL;
     TRY(shoal_recogniser_open(e->context, path, &options, &s->recogniser));
-    s->info = shoal_recogniser_describe(s->recogniser);
-    s->parts = shoal_recogniser_parts_of(s->recogniser);
-    if (lexicon && !s->has_words && s->info.loss == SHOAL_RECOGNISER_CTC)
+    s->info = *shoal_recogniser_describe(s->recogniser);
+    s->parts = *shoal_recogniser_describe_parts(s->recogniser);
+    if (lexicon && !s->has_words && s->info.loss == SHOAL_RECOGNISER_LOSS_CTC)
         return sh_fail(e->context, SHOAL_INVALID,
                        "words need both --lexicon and --lm; Debian's package "
-                       "pocketsphinx-en-us has English ones");
+                       "pocketsphinx-en-us has both for English");
     strcpy(e->path, s->info.path);
     s->units = sh_pool_take(&s->memory, s->info.units + 1, sizeof *s->units);
     if (!s->units)
         return SHOAL_NO_MEMORY;
     for (int64_t i = 0; i < s->info.units; i++)
         s->units[i] = shoal_recogniser_unit(s->recogniser, i);
-    s->config = shoal_speech_defaults(NULL);
+    s->config = shoal_speech_train_config_defaults(NULL);
     TRY(shoal_run_config(e->context, &sh_speech_task, e->path, &s->config));
     s->config.skip_bad = e->options.skip_bad;
-    s->config.cache = s->cache;
+    s->config.cache = e->options.cache;
     if (e->options.join >= 0)
         s->config.join = (float)e->options.join;
     if (e->options.labels)
         snprintf(s->config.labels, sizeof s->config.labels, "%s", e->options.labels);
-    return sh_speech_cache(e->context, e->options.cache, s->cache);
+    return SHOAL_OK;
 }
 
-/* By LF-MMI: a file of phones, which have all but the silence; or that of words, whose
-   phones the lexicon has. */
+/* LF-MMI: the labels are a file of phones without silence, or words whose phones are in
+   the lexicon. */
 static shoal_status open_phones(speech_evaluation *s) {
     char path[SH_PATH];
     const shoal_evaluation_options *options = &s->e->options;
@@ -525,23 +527,28 @@ static shoal_status open_phones(speech_evaluation *s) {
                             &s->lexicon));
     else if (!options->labels)
         strcpy(s->config.labels, "phones");
-    TRY(shoal_recogniser_graphs(s->recogniser, s->lexicon, &s->lfmmi));
+    TRY(shoal_recogniser_open_graphs(s->recogniser, s->lexicon, &s->lfmmi));
     s->scorer.lfmmi = s->lfmmi;
     s->scorer.lexicon = s->lexicon;
-    s->scorer.every = 1; /* batches are thinned */
+    s->scorer.every = 1; /* batches contain only positions with an output */
     return SHOAL_OK;
 }
 
-/* A data folder, in the folder's order. */
+/* Opens a data folder, in its order. */
 static shoal_status open_set(speech_evaluation *s, const char *folder, speech_set *set) {
-    const bool silence = s->info.loss == SHOAL_RECOGNISER_LFMMI; /* is a unit */
+    const bool silence = s->info.loss == SHOAL_RECOGNISER_LOSS_LFMMI; /* silence is a unit */
     const shoal_task_opening opening = {.context = s->e->context,
                                         .share = {0, 1},
                                         .callbacks = &s->e->options.callbacks};
-    TRY(s->lexicon
+    if (s->lexicon)
+        TRY(sh_lfmmi_check_words(&opening, folder, &s->config, s->lexicon));
+    const shoal_status status =
+        s->lexicon
             ? sh_lfmmi_open_set(&opening, folder, &s->config, false, s->lexicon, set)
             : sh_speech_open(&opening, folder, &s->config, false, s->units,
-                             s->info.units - silence, set));
+                             s->info.units - silence, set);
+    s->e->output_failed = status == SHOAL_IO; /* that of the features */
+    TRY(status);
     sh_speech_plan(set, 0, false);
     return SHOAL_OK;
 }
@@ -585,8 +592,8 @@ static shoal_status run(speech_evaluation *s, const char *path) {
     TRY(open_recogniser(s, path));
     if (e->options.tune && !s->has_words)
         return sh_fail(e->context, SHOAL_INVALID,
-                       "--tune is for words: --lexicon and --lm");
-    if (s->info.loss == SHOAL_RECOGNISER_LFMMI)
+                       "--tune needs words: give --lexicon and --lm");
+    if (s->info.loss == SHOAL_RECOGNISER_LOSS_LFMMI)
         TRY(open_phones(s));
     TRY(open_set(s, e->options.data, &s->set));
     TRY(run_rows(s));
@@ -613,7 +620,7 @@ shoal_status sh_evaluate_speech(shoal_evaluation *e, const char *path) {
     sh_speech_batch_free(&s->batch);
     sh_speech_scorer_free(&s->scorer);
     shoal_lfmmi_destroy(s->lfmmi);
-    shoal_lexicon_close(s->lexicon);
+    shoal_lexicon_destroy(s->lexicon);
     sh_speech_close(&s->tuning);
     sh_speech_close(&s->set);
     shoal_recogniser_destroy(s->recogniser);

@@ -1,4 +1,5 @@
-/* The log of a run for other tools: a table with commas, or events for TensorBoard. */
+/* Exports the log of a run to other tools: as a .csv table, or as events for
+   TensorBoard. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -11,7 +12,7 @@
 #include "models/files/files.h"
 #include "train/train.h"
 
-/* The columns, and what TensorBoard calls them. */
+/* Columns, and their names in TensorBoard. */
 static const char *const columns[][2] = {{"loss", "train/loss"},
                                          {"accuracy", "train/accuracy"},
                                          {"gradient_norm", "train/gradient_norm"},
@@ -23,7 +24,7 @@ enum { COLUMNS = sizeof columns / sizeof *columns };
 
 typedef struct {
     int64_t step;
-    double values[COLUMNS]; /* NaN: there is none */
+    double values[COLUMNS]; /* NaN if missing */
 } log_row;
 
 /* ---- TensorBoard ------------------------------------------------------------------- */
@@ -40,7 +41,7 @@ static uint32_t masked_crc(const unsigned char *bytes, size_t size) {
     return (crc >> 15 | crc << 17) + 0xa282ead8;
 }
 
-/* What bytes a message of Protocol Buffers has so far; numbers are little-endian. */
+/* A Protocol Buffers message under construction; numbers are little-endian. */
 typedef struct {
     unsigned char bytes[256];
     size_t size;
@@ -63,7 +64,7 @@ static void put_bytes(message *to, int field, const void *bytes, size_t size) {
     put(to, bytes, size);
 }
 
-/* A record: its length and the bytes, each with its checksum. */
+/* A record: its length and its bytes, each with a checksum. */
 static void write_record(FILE *file, const message *event) {
     const uint64_t length = event->size;
     const uint32_t crc[] = {masked_crc((const unsigned char *)&length, sizeof length),
@@ -74,8 +75,8 @@ static void write_record(FILE *file, const message *event) {
     fwrite(&crc[1], sizeof *crc, 1, file);
 }
 
-/* Event: 1 wall_time, 2 step, 3 file_version, 5 summary; Summary: 1 value; Value: 1 tag,
-   2 simple_value. The time is that of the training, from 0. */
+/* Event: 1 wall_time, 2 step, 3 file_version, 5 summary; Summary: 1 value; Value: 1
+   tag, 2 simple_value. The time is that of the training, from 0. */
 static void write_event(FILE *file, const log_row *row, int column) {
     static const char version[] = "brain.Event:2";
     const double time = row ? row->values[4] : 0;
@@ -96,7 +97,7 @@ static void write_event(FILE *file, const log_row *row, int column) {
     write_record(file, &event);
 }
 
-/* ---- Both -------------------------------------------------------------------------- */
+/* ---- Export ----------------------------------------------------------------------- */
 
 static void write_row(FILE *file, const log_row *row, bool events) {
     char text[32];
@@ -115,7 +116,7 @@ static void write_row(FILE *file, const log_row *row, bool events) {
         fputc('\n', file);
 }
 
-/* A validation goes into the row of its step. */
+/* A validation is added to the row of its step. */
 static shoal_status convert(shoal_context *context, const char *path, FILE *log, FILE *to,
                             bool events) {
     log_row row = {.step = -1};
@@ -163,7 +164,7 @@ shoal_status shoal_run_export(shoal_context *context, const char *run, const cha
     const bool events = strstr(name, "tfevents") != NULL;
     if (!events && (strlen(name) < 4 || strcmp(name + strlen(name) - 4, ".csv") != 0))
         return sh_fail(context, SHOAL_INVALID,
-                       "%s: its name must end with .csv, or have tfevents in it", path);
+                       "%s: the name must end in .csv or contain tfevents", path);
     if (stat(run, &information) == 0 && S_ISDIR(information.st_mode))
         TRY(sh_path(context, log_path, run, SHOAL_RUN_LOG));
     else if (snprintf(log_path, SH_PATH, "%s", run) >= SH_PATH)

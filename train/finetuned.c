@@ -1,5 +1,5 @@
-/* A text model that was trained further: opened from its run, used, and evaluated on its
-   dev part with other kinds of attention and with controls. */
+/* A fine-tuned text model: opened from its run, used, and evaluated on its dev set with
+   other kinds of attention and with controls. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <math.h>
@@ -15,23 +15,23 @@
 
 struct shoal_finetuned {
     shoal_context *context;
-    char folder[SH_PATH]; /* of config.json and the tokenizer */
-    char path[SH_PATH];   /* of the weights */
-    const char *given;    /* which of the two was opened */
+    char folder[SH_PATH]; /* with config.json and the tokenizer */
+    char path[SH_PATH];   /* file of the weights */
+    const char *given;    /* the path that the caller gave */
     shoal_finetuned_info info;
-    const glue_task *glue; /* NULL: squad */
+    const glue_task *glue; /* NULL for squad */
     union {
         shoal_train_config train;
         shoal_glue_config glue;
         shoal_squad_config squad;
     } config;
     int64_t stride, max_answer; /* squad */
-    json_t *paths;              /* where its data was */
+    json_t *paths;              /* of its data */
     shoal_tokenizer *tokenizer;
-    shoal_model *model; /* of no rows; */
-    shoal_model *view;  /* of one sequence: NULL until one is read */
+    shoal_model *model; /* not for computing */
+    shoal_model *view;  /* for one sequence; created on first use */
     shoal_attention attention;
-    /* of one call */
+    /* State of one call. */
     text_set windows;
     text_batch batch;
     char *answer;
@@ -39,7 +39,7 @@ struct shoal_finetuned {
 
 /* ---- Opening ----------------------------------------------------------------------- */
 
-/* The folder's best weights, or else its checkpoint's; or a file. */
+/* The folder's best weights, else its checkpoint; or a file. */
 static shoal_status find_paths(shoal_finetuned *m, const char *path) {
     struct stat information;
     if (strlen(path) >= SH_PATH)
@@ -64,9 +64,9 @@ static shoal_status read_config(shoal_finetuned *m) {
     const shoal_train_task *task = shoal_task_find(name);
     if (task != &sh_glue_task && task != &sh_squad_task)
         return sh_fail(m->context, SHOAL_BAD_FILE,
-                       "%s: its task is %s; it should be of shoal train glue or squad",
+                       "%s: its task is %s; a run of shoal train glue or squad is needed",
                        m->path, name);
-    TRY(shoal_config_defaults(m->context, task, NULL, &m->config, task->config_size));
+    TRY(shoal_config_init(m->context, task, NULL, &m->config, task->config_size));
     TRY(shoal_run_config(m->context, task, m->path, &m->config));
     m->info.task = task->name;
     m->info.path = m->path;
@@ -80,8 +80,8 @@ static shoal_status read_config(shoal_finetuned *m) {
     }
     m->glue = sh_glue_find(m->config.glue.dataset);
     if (!m->glue)
-        return sh_fail(m->context, SHOAL_BAD_FILE, "%s: there is no task \"%s\" of GLUE",
-                       m->path, m->config.glue.dataset);
+        return sh_fail(m->context, SHOAL_BAD_FILE, "%s: GLUE has no task \"%s\"", m->path,
+                       m->config.glue.dataset);
     m->info.dataset = m->glue->name;
     m->info.max_length = m->config.glue.max_length;
     m->info.classes = m->glue->classes;
@@ -102,7 +102,7 @@ static shoal_status read_weights(shoal_finetuned *m) {
         status = shoal_model_create(m->context, &config, seed, 0, 0, 0, &m->model);
     if (status == SHOAL_OK)
         status = shoal_checkpoint_load_average(file, m->model);
-    shoal_checkpoint_close(file);
+    shoal_checkpoint_destroy(file);
     return status;
 }
 
@@ -115,9 +115,12 @@ static shoal_status open_model(shoal_finetuned *m, const char *path,
     m->attention = attention ? *attention : m->info.attention;
     if (shoal_tokenizer_size(m->tokenizer) > shoal_model_settings(m->model)->vocabulary)
         return sh_fail(m->context, SHOAL_BAD_FILE,
-                       "%s: its tokenizer has more tokens than its model", m->folder);
-    return attention /* can the weights do it? */
-               ? shoal_model_view(m->model, attention, 1, m->info.max_length, &m->view)
+                       "%s: the tokenizer has more tokens than the model; they belong to "
+                       "different models",
+                       m->folder);
+    return attention /* fails if the weights cannot be used with the kind */
+               ? shoal_model_create_view(m->model, attention, 1, m->info.max_length,
+                                         &m->view)
                : SHOAL_OK;
 }
 
@@ -135,16 +138,16 @@ shoal_status shoal_finetuned_open(shoal_context *context, const char *path,
     if (status == SHOAL_OK)
         *model = m;
     else
-        shoal_finetuned_close(m);
+        shoal_finetuned_destroy(m);
     return status;
 }
 
-void shoal_finetuned_close(shoal_finetuned *model) {
+void shoal_finetuned_destroy(shoal_finetuned *model) {
     if (!model)
         return;
     shoal_model_destroy(model->view);
     shoal_model_destroy(model->model);
-    shoal_tokenizer_close(model->tokenizer);
+    shoal_tokenizer_destroy(model->tokenizer);
     json_decref(model->paths);
     sh_text_set_free(&model->windows);
     sh_text_batch_free(&model->batch);
@@ -152,8 +155,8 @@ void shoal_finetuned_close(shoal_finetuned *model) {
     sh_release(model->context, model);
 }
 
-shoal_finetuned_info shoal_finetuned_describe(const shoal_finetuned *model) {
-    return model->info;
+const shoal_finetuned_info *shoal_finetuned_describe(const shoal_finetuned *model) {
+    return model ? &model->info : NULL;
 }
 
 const char *shoal_finetuned_class(const shoal_finetuned *model, int64_t index) {
@@ -171,11 +174,12 @@ static text_reader reader_of(const shoal_finetuned *model) {
                          .max_length = model->info.max_length};
 }
 
-/* The outputs of sequence `at` of the windows. */
+/* Outputs for sequence `at` of the windows. */
 static shoal_status read_window(shoal_finetuned *m, int64_t at, float **out) {
     TRY(sh_text_batch_fill(&m->windows, NULL, at, 1, &m->batch));
     if (!m->view)
-        TRY(shoal_model_view(m->model, &m->attention, 1, m->info.max_length, &m->view));
+        TRY(shoal_model_create_view(m->model, &m->attention, 1, m->info.max_length,
+                                    &m->view));
     const shoal_model_inputs inputs = sh_text_batch_inputs(&m->batch);
     return shoal_model_forward(m->view, &inputs, out);
 }
@@ -185,13 +189,15 @@ shoal_status shoal_finetuned_classify(shoal_finetuned *model, int64_t count,
     const int64_t classes = model->info.classes, most = model->info.max_length;
     if (!model->glue)
         return sh_fail(model->context, SHOAL_INVALID,
-                       "%s: was trained on SQuAD; the task glue makes models that "
-                       "classify",
+                       "%s: trained on SQuAD; use a run of the task glue to classify",
                        model->given);
     for (int64_t i = 0; i < count; i++) {
-        shoal_text text = texts[i];
+        shoal_text text = shoal_text_defaults();
         shoal_tokens tokens;
         float *out;
+        /* The caller's structs may have another size than this library's. */
+        TRY(READ_STRUCT(model->context, shoal_text,
+                        (const char *)texts + (size_t)i * texts->size, &text));
         if (text.most <= 0 || text.most > most)
             text.most = most;
         TRY(shoal_tokenizer_encode(model->tokenizer, &text, &tokens));
@@ -211,10 +217,10 @@ shoal_status shoal_finetuned_answer(shoal_finetuned *model, const char *question
     squad_answer best = {.score = -INFINITY};
     float *out;
     if (model->glue)
-        return sh_fail(model->context, SHOAL_INVALID,
-                       "%s: was trained on %s; shoal train squad makes models that "
-                       "answer",
-                       model->given, model->glue->name);
+        return sh_fail(
+            model->context, SHOAL_INVALID,
+            "%s: trained on %s; use a run of shoal train squad to answer questions",
+            model->given, model->glue->name);
     model->windows.count = model->windows.token_count = 0;
     TRY(sh_squad_windows(&reader, &asked, 0, model->stride, NULL, &model->windows));
     for (int64_t i = 0; i < model->windows.count; i++) {
@@ -271,7 +277,7 @@ static shoal_status run_row(void *user, shoal_model *view, eval_row *row) {
     return SHOAL_OK;
 }
 
-/* What the last row predicted; NULL: out of memory. */
+/* Predictions of the last row; NULL if out of memory. */
 static char *predictions_of(const text_dev *dev) {
     char *text = NULL;
     size_t size;
@@ -341,7 +347,8 @@ static shoal_status run_text(text_evaluation *t, const char *path) {
         data = json_string_value(json_object_get(m->paths, m->glue ? "data" : "dev"));
     if (!data)
         return sh_fail(e->context, SHOAL_INVALID,
-                       "%s: it does not say where its data is; --data does", e->path);
+                       "%s: the run does not record where its data is; give --data",
+                       e->path);
     t->dev.glue = m->glue;
     t->dev.max_answer = m->max_answer;
     TRY(m->glue ? sh_glue_read(&reader, m->glue, data, NULL, &t->dev.set)
@@ -349,7 +356,8 @@ static shoal_status run_text(text_evaluation *t, const char *path) {
     e->info.sequences = m->glue ? t->dev.set.count : t->dev.squad.count;
     TRY(sh_eval_rows(e, &m->info.attention));
     const int64_t rows = sh_text_set_most_rows(sh_text_dev_set(&t->dev), batch);
-    for (int i = 0; i < e->count; i++) /* can the weights do it? */
+    for (int i = 0; i < e->count; i++) /* fails if the weights cannot be used with the
+                                          kind */
         TRY(sh_eval_row(e, m->model, batch, rows, &e->rows[i], NULL, NULL));
     for (int i = 0; i < e->count; i++) {
         TRY(sh_eval_row(e, m->model, batch, rows, &e->rows[i], run_row, t));
@@ -363,6 +371,6 @@ shoal_status sh_evaluate_text(shoal_evaluation *e, const char *path) {
     text_evaluation t = {.e = e};
     const shoal_status status = run_text(&t, path);
     sh_text_dev_free(&t.dev);
-    shoal_finetuned_close(t.model);
+    shoal_finetuned_destroy(t.model);
     return status;
 }

@@ -24,8 +24,8 @@ static bool exists(const char *path) {
 
 /* ---- The log ----------------------------------------------------------------------- */
 
-/* One JSON object per line, {"config": ...} first, then a line per step and one per
-   validation. A log that is begun late has "after_step" in its first line. */
+/* One JSON object per line: {"config": ...} first, then a line per step and per
+   validation. A log that starts after step 0 has "after_step" in its first line. */
 typedef struct {
     FILE *file;
     char path[SH_PATH];
@@ -42,8 +42,8 @@ const char *sh_real_text(char text[32], double value, bool is_float) {
     return text;
 }
 
-/* What only some lines have: utterances that could not be aligned or came out as no
-   number; what the accuracy is of a text. */
+/* Members that only some lines have: utterances that could not be aligned or gave a
+   NaN; the metric of a text task. */
 enum { MORE = 160 };
 
 static const char *more_text(char text[MORE], const shoal_train_score *score) {
@@ -92,19 +92,19 @@ static bool log_validation(train_log *log, const shoal_train_state *state,
            fflush(log->file) == 0;
 }
 
-/* What is kept of a log when the trainer goes on from its checkpoint: all lines up to the
-   checkpoint's step, which were on disk before it. Later ones are cut off, and may be
-   damaged. A hole before, a line twice or one that cannot be read: somebody else did
-   that, and nothing is cut. */
+/* The part of a log that is kept when the trainer resumes from its checkpoint: all
+   lines up to the checkpoint's step, which were on disk before it. Later lines are
+   removed, and may be damaged. A missing, duplicate or unreadable line before that
+   means that the log was changed by something else, and nothing is removed. */
 typedef struct {
     const shoal_trainer *at;
-    off_t bytes;        /* of the lines that stay */
+    off_t bytes;        /* length of the kept lines */
     int64_t step;       /* of the last line */
-    bool validated;     /* there is a line of this step's validation, */
+    bool validated;     /* there is a line for the validation of this step */
     bool must_validate; /* and one is needed before the next step */
-    bool later;         /* lines that are cut off have begun */
-    int64_t number;     /* of the line at hand, from 1 */
-    char wrong[96];     /* with it; "": nothing */
+    bool later;         /* lines to be removed have begun */
+    int64_t number;     /* of the current line, from 1 */
+    char wrong[96];     /* what is wrong with it, or "" */
 } kept_lines;
 
 static bool is_later(const kept_lines *kept, int64_t step, bool of_validation) {
@@ -123,8 +123,8 @@ static void take_step_line(kept_lines *kept, int64_t step, bool of_validation) {
         snprintf(kept->wrong, sizeof kept->wrong, "is not the configuration");
     else if (step != expected || (of_validation && kept->validated))
         snprintf(kept->wrong, sizeof kept->wrong,
-                 "is of step %" PRId64 ": lines before it are missing, or it is there "
-                 "twice",
+                 "is of step %" PRId64
+                 ": lines before it are missing, or it is a duplicate",
                  step);
     else if (!of_validation && kept->must_validate)
         snprintf(kept->wrong, sizeof kept->wrong,
@@ -138,10 +138,10 @@ static void take_log_line(kept_lines *kept, const char *text, size_t size) {
     json_t *line = text[size - 1] == '\n' ? json_loadb(text, size, 0, NULL) : NULL;
     const json_t *step = json_object_get(line, "step");
     const bool of_validation = json_object_get(line, "validation_loss") != NULL;
-    if (kept->later) { /* the rest is cut off, unless it is no rest */
+    if (kept->later) { /* everything after this is removed, unless it contradicts */
         if (step && !is_later(kept, json_integer_value(step), of_validation))
             snprintf(kept->wrong, sizeof kept->wrong,
-                     "is of step %" PRId64 " and comes after later ones",
+                     "is of step %" PRId64 " but comes after later steps",
                      (int64_t)json_integer_value(step));
     } else if (json_object_get(line, "config")) {
         if (kept->number > 1)
@@ -150,7 +150,7 @@ static void take_log_line(kept_lines *kept, const char *text, size_t size) {
     } else if (json_is_integer(step))
         take_step_line(kept, json_integer_value(step), of_validation);
     else if (kept->step == kept->at->state.step)
-        kept->later = true; /* half a line */
+        kept->later = true; /* incomplete line */
     else
         snprintf(kept->wrong, sizeof kept->wrong, "is damaged");
     json_decref(line);
@@ -168,7 +168,7 @@ static kept_lines read_kept(FILE *file, const shoal_trainer *at) {
         kept.bytes += kept.later ? 0 : size;
     }
     free(line);
-    /* An empty log is no damaged one; somebody has made a new one. */
+    /* An empty log is not damaged: the user has created a new one. */
     const bool short_of = kept.step < at->state.step ||
                           (kept.must_validate && !shoal_trainer_must_validate(at));
     if (!kept.wrong[0] && kept.number > 0 && short_of) {
@@ -179,7 +179,7 @@ static kept_lines read_kept(FILE *file, const shoal_trainer *at) {
 }
 
 /* Whether a log has more than its first line, or part of that. A checkpoint is saved
-   before the first step, so that one is there beside every such log. */
+   before the first step, so every such log has one. */
 static bool has_steps(FILE *file) {
     static const char beginning[] = "{\"shoal\"";
     char *line = NULL;
@@ -206,15 +206,15 @@ static void log_close(train_log *log) {
     log->file = NULL;
 }
 
-/* Whether the log goes with the checkpoint that is there, or with none; *kept bytes of it
-   stay. */
+/* Checks that the log matches the existing checkpoint, or that there is neither; *kept
+   is the number of bytes to keep. */
 static shoal_status check_log(const train_log *log, const char *checkpoint,
                               const shoal_trainer *at, off_t *kept) {
     *kept = 0;
     if (!exists(checkpoint) && has_steps(log->file))
         return sh_fail(at->context, SHOAL_BAD_FILE,
-                       "%s is there, but its checkpoint %s is missing; put that back, or "
-                       "move the log away to begin again",
+                       "%s exists, but its checkpoint %s is missing; restore the "
+                       "checkpoint, or move the log away to start again",
                        log->path, checkpoint);
     if (at->state.step == 0)
         return SHOAL_OK;
@@ -223,15 +223,15 @@ static shoal_status check_log(const train_log *log, const char *checkpoint,
     if (!found.wrong[0])
         return SHOAL_OK;
     return sh_fail(at->context, SHOAL_BAD_FILE,
-                   "%s: line %" PRId64 " %s, and the checkpoint is of step %" PRId64
-                   "; mend the log, or move it away to begin another one there",
+                   "%s: line %" PRId64 " %s, but the checkpoint is at step %" PRId64
+                   "; repair the log, or move it away to begin a new one",
                    log->path, found.number, found.wrong, at->state.step);
 }
 
-/* Opens the log for appending, after cutting off what is later than the trainer. One that
-   does not go with the checkpoint is SHOAL_BAD_FILE; SHOAL_IO: it cannot be written. A
-   new log begins with the configuration. All writes go to the end, wherever reading has
-   left the position. */
+/* Opens the log for appending, after removing lines beyond the trainer's step. Returns
+   SHOAL_BAD_FILE if the log does not match the checkpoint, SHOAL_IO if it cannot be
+   written. A new log begins with the configuration. The file is opened in append mode,
+   so writes ignore the read position. */
 static shoal_status log_open(train_log *log, const char *checkpoint,
                              const shoal_trainer *at) {
     char config[8192], after[48] = "";
@@ -250,14 +250,14 @@ static shoal_status log_open(train_log *log, const char *checkpoint,
          fflush(log->file) != 0)) {
         status = log_fail(log, at->context);
         if (kept == 0)
-            unlink(log->path); /* an empty one would pass for a training */
+            unlink(log->path); /* an empty log would look like a training */
     }
     if (status != SHOAL_OK)
         log_close(log);
     return status;
 }
 
-/* ---- A run under way --------------------------------------------------------------- */
+/* ---- A run in progress ------------------------------------------------------------ */
 
 typedef struct {
     shoal_context *context;
@@ -274,28 +274,28 @@ typedef struct {
     double step_seconds, loss_seconds; /* of its steps */
 } running;
 
-/* Files and lines are the first process's. */
+/* Only rank 0 writes files and log lines. */
 static bool writes(const running *at) {
     return sh_is_first(at->transport);
 }
 
 static shoal_status blame(running *at, shoal_run_cause cause, shoal_status status) {
     if (status != SHOAL_OK)
-        at->result->cause = status == SHOAL_NO_MEMORY ? SHOAL_CAUSE_OUTPUT : cause;
+        at->result->cause = status == SHOAL_NO_MEMORY ? SHOAL_RUN_CAUSE_OUTPUT : cause;
     return status;
 }
 
-/* What became of work that the first process alone does, everywhere. */
+/* Distributes the status of work that only rank 0 does. */
 static shoal_status follow(running *at, shoal_status status) {
     int32_t both[2] = {(int32_t)status, (int32_t)at->result->cause};
     if (sh_tell_others(at->context, at->transport, sizeof both, both) != SHOAL_OK)
-        return blame(at, SHOAL_CAUSE_OUTPUT, SHOAL_IO);
+        return blame(at, SHOAL_RUN_CAUSE_OUTPUT, SHOAL_IO);
     at->result->cause = (shoal_run_cause)both[1];
     at->result->agreed = at->transport && both[0] != SHOAL_OK;
     return (shoal_status)both[0];
 }
 
-static void report(const running *at, shoal_progress_event event) {
+static void report(const running *at, shoal_train_event event) {
     const shoal_train_callbacks *callbacks = &at->options->callbacks;
     const shoal_run_result *result = at->result;
     const shoal_trainer *trainer = at->trainer;
@@ -309,28 +309,30 @@ static void report(const running *at, shoal_progress_event event) {
                                            .sequences = at->sequences,
                                            .state = &trainer->state,
                                            .step = &result->last_step,
-                                           .validation = event == SHOAL_AT_VALIDATION
-                                                             ? &result->validation
-                                                             : NULL};
+                                           .validation =
+                                               event == SHOAL_TRAIN_EVENT_VALIDATION
+                                                   ? &result->validation
+                                                   : NULL};
     callbacks->progress(callbacks->user, &progress);
 }
 
-/* ---- Where to begin ---------------------------------------------------------------- */
+/* ---- Configuration ---------------------------------------------------------------- */
 
-/* The checkpoint's configuration, with what is said again: it must be the same but for
-   the number of steps, which the trainer looks at. */
+/* Takes the checkpoint's configuration. Fields that are given again must be equal,
+   except for the number of steps, which the trainer checks. */
 static shoal_status take_config(running *at) {
     const shoal_run_options *options = at->options;
     char name[SHOAL_TEXT_SIZE];
-    TRY(blame(at, SHOAL_CAUSE_INPUT, shoal_run_task(at->context, at->checkpoint, name)));
+    TRY(blame(at, SHOAL_RUN_CAUSE_INPUT,
+              shoal_run_task(at->context, at->checkpoint, name)));
     if (strcmp(name, at->task->name) != 0 && shoal_task_find(name))
-        return blame(at, SHOAL_CAUSE_SETTINGS,
+        return blame(at, SHOAL_RUN_CAUSE_SETTINGS,
                      sh_fail(at->context, SHOAL_INVALID, "task is %s, not %s", name,
                              at->task->name));
-    TRY(blame(at, SHOAL_CAUSE_INPUT,
+    TRY(blame(at, SHOAL_RUN_CAUSE_INPUT,
               shoal_run_config(at->context, at->task, at->checkpoint, at->config)));
     for (int64_t i = 0; i < options->setting_count; i++)
-        TRY(blame(at, SHOAL_CAUSE_SETTINGS,
+        TRY(blame(at, SHOAL_RUN_CAUSE_SETTINGS,
                   shoal_config_set(at->context, at->task, at->config,
                                    options->settings[i].name,
                                    options->settings[i].value)));
@@ -346,9 +348,9 @@ static shoal_status begin_training(running *at) {
                                             &options->callbacks, at->transport,
                                             there ? options->folder : NULL, &at->trainer);
     TRY(blame(at,
-              status == SHOAL_BAD_FILE ? SHOAL_CAUSE_INPUT
-              : status == SHOAL_IO     ? SHOAL_CAUSE_OUTPUT /* the features' */
-                                       : SHOAL_CAUSE_SETTINGS,
+              status == SHOAL_BAD_FILE ? SHOAL_RUN_CAUSE_INPUT
+              : status == SHOAL_IO     ? SHOAL_RUN_CAUSE_OUTPUT /* of the features */
+                                       : SHOAL_RUN_CAUSE_SETTINGS,
               status));
     status = there ? shoal_trainer_resume(at->trainer, at->checkpoint)
                    : shoal_trainer_start(at->trainer, options->from);
@@ -356,13 +358,15 @@ static shoal_status begin_training(running *at) {
         status = sh_trainer_compare(at->trainer);
         at->result->agreed = at->transport && status == SHOAL_BAD_FILE;
     }
-    TRY(blame(at, SHOAL_CAUSE_INPUT, status));
+    TRY(blame(at, SHOAL_RUN_CAUSE_INPUT, status));
     const size_t size = at->config->size, own = at->task->config_size;
-    memcpy(at->config, at->trainer->config, size < own ? size : own); /* completed */
+    memcpy(at->config, at->trainer->config, size < own ? size : own); /* with the task's
+                                                                         additions */
     at->config->size = size;
     if (!there && writes(at) && at->task->prepare)
         status = at->task->prepare(at->trainer->data, options->folder);
-    return blame(at, status == SHOAL_IO ? SHOAL_CAUSE_OUTPUT : SHOAL_CAUSE_INPUT, status);
+    return blame(at, status == SHOAL_IO ? SHOAL_RUN_CAUSE_OUTPUT : SHOAL_RUN_CAUSE_INPUT,
+                 status);
 }
 
 /* ---- The loop ---------------------------------------------------------------------- */
@@ -370,23 +374,22 @@ static shoal_status begin_training(running *at) {
 static shoal_status save(running *at) {
     if (!writes(at))
         return SHOAL_OK;
-    /* The log reaches as far as the checkpoint, always: on disk, where the file system
-       has one. */
+    /* The log is on disk before the checkpoint, if the file system supports it. */
     if (fflush(at->log.file) != 0 ||
         (fsync(fileno(at->log.file)) != 0 && errno != EINVAL && errno != EROFS))
-        return blame(at, SHOAL_CAUSE_OUTPUT, log_fail(&at->log, at->context));
-    report(at, SHOAL_AT_SAVING);
+        return blame(at, SHOAL_RUN_CAUSE_OUTPUT, log_fail(&at->log, at->context));
+    report(at, SHOAL_TRAIN_EVENT_SAVING);
     const shoal_status status = shoal_trainer_save(at->trainer, at->checkpoint);
-    report(at, SHOAL_AT_SAVED);
+    report(at, SHOAL_TRAIN_EVENT_SAVED);
     at->saved_at = sh_seconds();
-    return blame(at, SHOAL_CAUSE_OUTPUT, status);
+    return blame(at, SHOAL_RUN_CAUSE_OUTPUT, status);
 }
 
 /* One step or one validation, and its line in the log. */
 static shoal_status advance(running *at) {
     shoal_run_result *result = at->result;
     const bool validate = shoal_trainer_must_validate(at->trainer);
-    TRY(blame(at, SHOAL_CAUSE_INPUT,
+    TRY(blame(at, SHOAL_RUN_CAUSE_INPUT,
               validate ? shoal_trainer_validate(at->trainer, &result->validation)
                        : shoal_trainer_step(at->trainer, &result->last_step)));
     const shoal_train_state *state = &at->trainer->state;
@@ -401,20 +404,19 @@ static shoal_status advance(running *at) {
         at->loss_seconds += result->last_step.loss_seconds;
     }
     if (!logged)
-        return blame(at, SHOAL_CAUSE_OUTPUT, log_fail(&at->log, at->context));
-    report(at, validate ? SHOAL_AT_VALIDATION : SHOAL_AT_STEP);
+        return blame(at, SHOAL_RUN_CAUSE_OUTPUT, log_fail(&at->log, at->context));
+    report(at, validate ? SHOAL_TRAIN_EVENT_VALIDATION : SHOAL_TRAIN_EVENT_STEP);
     shoal_trainer *self = at->trainer;
     if (!validate || !writes(at) || !(self->task->flags & SHOAL_TASK_BEST) ||
         self->state.best_step != self->state.step)
         return SHOAL_OK;
-    shoal_status status =
-        shoal_trainer_save(self, at->best); /* the best weights so far */
+    shoal_status status = shoal_trainer_save(self, at->best); /* best weights so far */
     if (status == SHOAL_OK && self->task->publish) {
         shoal_optimizer_use_average(self->optimizer, 1);
         status = self->task->publish(self->data, self->model, at->options->folder);
         shoal_optimizer_use_average(self->optimizer, 0);
     }
-    return blame(at, SHOAL_CAUSE_OUTPUT, status);
+    return blame(at, SHOAL_RUN_CAUSE_OUTPUT, status);
 }
 
 static bool time_is_up(const running *at) {
@@ -422,7 +424,7 @@ static bool time_is_up(const running *at) {
     return most > 0 && at->trainer->state.seconds >= most;
 }
 
-/* Several processes end after the same step: what one of them wants is known to all when
+/* All processes stop after the same step, because a request of one is known to all when
    a step is done. */
 static bool must_stop(running *at) {
     const bool wanted = (writes(at) && time_is_up(at)) ||
@@ -438,7 +440,7 @@ static shoal_status loop(running *at) {
     bool stop = false;
     at->begun = at->saved_at = sh_seconds();
     at->first_step = self->state.step;
-    report(at, SHOAL_AT_BEGINNING);
+    report(at, SHOAL_TRAIN_EVENT_BEGINNING);
     while (status == SHOAL_OK && !shoal_trainer_finished(self) &&
            !(stop = must_stop(at))) {
         status = advance(at);
@@ -462,81 +464,82 @@ static shoal_status loop(running *at) {
         status = save(at);
         result->saved = status == SHOAL_OK;
     }
-    report(at, SHOAL_AT_END);
+    report(at, SHOAL_TRAIN_EVENT_END);
     return status == SHOAL_OK && stop && !result->timed
                ? sh_fail(at->context, SHOAL_CANCELLED, "cancelled after step %" PRId64,
                          self->state.step)
                : status;
 }
 
-/* The test's batches are the same for every kind and every run of a seed. */
+/* The test batches are the same for every kind and every run of a seed. */
 static shoal_status test(running *at) {
     shoal_run_result *result = at->result;
     if (at->options->test_batches == 0 || !result->finished ||
         !(at->task->flags & SHOAL_TASK_ENDLESS))
         return SHOAL_OK;
-    report(at, SHOAL_AT_TEST);
+    report(at, SHOAL_TRAIN_EVENT_TEST);
     const shoal_status status = shoal_trainer_evaluate(at->trainer, NULL, SHOAL_PART_TEST,
                                                        at->options->test_batches,
                                                        &result->test);
-    report(at, SHOAL_AT_END);
+    report(at, SHOAL_TRAIN_EVENT_END);
     result->tested = status == SHOAL_OK;
-    return blame(at, SHOAL_CAUSE_INPUT, status);
+    return blame(at, SHOAL_RUN_CAUSE_INPUT, status);
 }
 
-/* The log, and a checkpoint from before the first step. */
+/* Creates the log, and a checkpoint before the first step. */
 static shoal_status begin_files(running *at) {
     if (!writes(at))
         return SHOAL_OK;
     shoal_status status = log_open(&at->log, at->checkpoint, at->trainer);
-    blame(at, status == SHOAL_IO ? SHOAL_CAUSE_OUTPUT : SHOAL_CAUSE_INPUT, status);
+    blame(at, status == SHOAL_IO ? SHOAL_RUN_CAUSE_OUTPUT : SHOAL_RUN_CAUSE_INPUT,
+          status);
     if (status == SHOAL_OK && !exists(at->checkpoint)) {
         status = save(at);
         if (status != SHOAL_OK)
-            unlink(at->log.path); /* alone it would pass for a training */
+            unlink(at->log.path); /* alone it would look like a training */
     }
     return status;
 }
 
 static shoal_status run_locked(running *at) {
     const char *folder = at->options->folder;
-    TRY(blame(at, SHOAL_CAUSE_SETTINGS,
+    TRY(blame(at, SHOAL_RUN_CAUSE_SETTINGS,
               sh_path(at->context, at->checkpoint, folder, SHOAL_RUN_CHECKPOINT)));
-    sh_path(at->context, at->best, folder, SHOAL_RUN_BEST); /* shorter names */
+    sh_path(at->context, at->best, folder, SHOAL_RUN_BEST); /* a shorter name, so it
+                                                               cannot fail */
     sh_path(at->context, at->log.path, folder, SHOAL_RUN_LOG);
-    /* A training that is there is neither overwritten nor continued unasked. */
+    /* An existing training is not overwritten, and continued only on request. */
     const bool there = writes(at) && !at->options->resume &&
                        (exists(at->checkpoint) || exists(at->log.path));
-    TRY(follow(at, !there
-                       ? SHOAL_OK
-                       : blame(at, SHOAL_CAUSE_SETTINGS,
-                               sh_fail(at->context, SHOAL_INVALID,
-                                       "%s already holds a training; add --resume to go "
-                                       "on with it, or choose another folder",
-                                       folder))));
+    TRY(follow(at, !there ? SHOAL_OK
+                          : blame(at, SHOAL_RUN_CAUSE_SETTINGS,
+                                  sh_fail(at->context, SHOAL_INVALID,
+                                          "%s already contains a training; add --resume "
+                                          "to continue it, or choose another folder",
+                                          folder))));
     TRY(begin_training(at));
     TRY(follow(at, begin_files(at)));
     TRY(loop(at));
     return test(at);
 }
 
-/* *lock: what keeps others out of the folder. Without locks (some network folders have
-   none) nobody is kept out. */
+/* Locks the folder. Some network file systems have no locks; then there is no
+   protection. */
 static shoal_status take_folder(running *at, int *lock) {
     const char *path = at->options->folder;
     const shoal_status status = sh_make_folder(at->context, path);
-    TRY(blame(at, status == SHOAL_IO ? SHOAL_CAUSE_OUTPUT : SHOAL_CAUSE_SETTINGS,
+    TRY(blame(at, status == SHOAL_IO ? SHOAL_RUN_CAUSE_OUTPUT : SHOAL_RUN_CAUSE_SETTINGS,
               status));
     *lock = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*lock < 0)
-        return blame(at, SHOAL_CAUSE_OUTPUT,
+        return blame(at, SHOAL_RUN_CAUSE_OUTPUT,
                      sh_fail(at->context, SHOAL_IO, "%s cannot be opened: %s", path,
                              strerror(errno)));
     if (flock(*lock, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-        close(*lock); /* the folder is the other's, and stays */
+        close(*lock); /* the folder belongs to the other process */
         *lock = -1;
         at->result->busy = 1;
-        return blame(at, SHOAL_CAUSE_OUTPUT,
+        return blame(at, SHOAL_RUN_CAUSE_OUTPUT,
                      sh_fail(at->context, SHOAL_IO, "another process is training in %s",
                              path));
     }
@@ -544,32 +547,30 @@ static shoal_status take_folder(running *at, int *lock) {
     return SHOAL_OK;
 }
 
-shoal_status shoal_run_options_defaults(shoal_run_options *options, size_t size) {
-    const shoal_run_options own = {.size = size < sizeof own ? size : sizeof own,
-                                   .save_seconds = 60,
-                                   .test_batches = 20};
-    memset(options, 0, size);
-    memcpy(options, &own, own.size);
-    return SHOAL_OK;
+void shoal_run_options_init(shoal_run_options *options, size_t size) {
+    const shoal_run_options known = {.size = sizeof known,
+                                     .save_seconds = 60,
+                                     .test_batches = 20};
+    sh_write_struct(options, size, &known, sizeof known);
 }
 
 shoal_status shoal_train_run(shoal_context *context, const shoal_train_task *task,
                              void *config, const shoal_run_options *given,
                              shoal_run_result *result) {
-    shoal_run_options options = shoal_run_defaults();
+    shoal_run_options options = shoal_run_options_defaults();
     shoal_run_result own;
     int lock = -1;
     if (!result)
         result = &own;
     *result = (shoal_run_result){.sequences_per_second = NAN,
                                  .loss_share = NAN,
-                                 .cause = SHOAL_CAUSE_SETTINGS};
+                                 .cause = SHOAL_RUN_CAUSE_SETTINGS};
     if (!context || !task || !config || !given || !given->folder)
         return sh_fail(context, SHOAL_INVALID,
                        "task, config, options or the folder is NULL");
-    memcpy(&options, given, given->size < sizeof options ? given->size : sizeof options);
+    TRY(READ_STRUCT(context, shoal_run_options, given, &options));
     running *at = sh_allocate(context, sizeof *at);
-    result->cause = at ? SHOAL_CAUSE_NONE : SHOAL_CAUSE_OUTPUT;
+    result->cause = at ? SHOAL_RUN_CAUSE_NONE : SHOAL_RUN_CAUSE_OUTPUT;
     if (!at)
         return SHOAL_NO_MEMORY;
     *at = (running){.context = context,
@@ -586,7 +587,7 @@ shoal_status shoal_train_run(shoal_context *context, const shoal_train_task *tas
         shoal_trainer_destroy(at->trainer);
     }
     if (status != SHOAL_OK && !was_there && lock >= 0)
-        rmdir(options.folder); /* succeeds only where nothing was put into it */
+        rmdir(options.folder); /* succeeds only if the folder is empty */
     if (lock >= 0)
         close(lock);
     sh_release(context, at);

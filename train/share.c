@@ -1,7 +1,8 @@
-/* The trainer in several processes. Each has its share of every batch. Either their
-   gradients are summed, layer by layer while backward goes on, so that all take the same
-   step; or each goes on alone, and from time to time weights and the optimizer's means
-   are averaged. Scores are summed in every step: all decide the same. */
+/* Training in several processes. Each processes its share of every batch. Either
+   gradients are summed layer by layer during backward, so that all processes take the
+   same step; or each process trains separately, and weights and optimizer moments are
+   averaged from time to time. Scores are summed in every step, so that all decide
+   alike. */
 #define _GNU_SOURCE
 #include <link.h>
 #include <string.h>
@@ -14,19 +15,19 @@ static bool sums_gradients(const shoal_trainer *self) {
     return self->transport && self->config->average_every == 0;
 }
 
-/* The transport's message as the context's. */
+/* Copies the transport's message to the context. */
 static shoal_status keep_message(shoal_context *context, const shoal_transport *transport,
                                  shoal_status status) {
     return status == SHOAL_OK ? status
                               : sh_fail(context, status, "%s", transport->message);
 }
 
-/* Everybody comes here before anybody goes on. */
+/* Barrier. */
 static shoal_status wait_for_all(shoal_trainer *self) {
     shoal_transport *transport = self->transport;
     int32_t all = 1;
     return keep_message(self->context, transport,
-                        transport->sum(transport, SHOAL_SUM_INT32, 1, &all));
+                        transport->sum(transport, SHOAL_SUM_TYPE_INT32, 1, &all));
 }
 
 shoal_status sh_trainer_open(shoal_trainer *self) {
@@ -57,7 +58,7 @@ shoal_status sh_trainer_sum(shoal_trainer *self, shoal_train_counts *counts,
                     (double)self->wants_stop,
                     (double)counts->broken};
     const shoal_status status =
-        transport->sum(transport, SHOAL_SUM_DOUBLE, sizeof all / sizeof *all, all);
+        transport->sum(transport, SHOAL_SUM_TYPE_DOUBLE, sizeof all / sizeof *all, all);
     *counts = (shoal_train_counts){.loss = all[1] > 0 ? all[0] / all[1] : 0,
                                    .weight = all[1],
                                    .divisor = all[2],
@@ -86,8 +87,8 @@ static void begin_sum(void *shared, int64_t first, int64_t count) {
     float *gradients;
     shoal_model_vectors(self->model, NULL, &gradients);
     if (self->summed == SHOAL_OK)
-        self->summed =
-            transport->sum_begin(transport, SHOAL_SUM_FLOAT, count, gradients + first);
+        self->summed = transport->sum_begin(transport, SHOAL_SUM_TYPE_FLOAT, count,
+                                            gradients + first);
 }
 
 shoal_status sh_trainer_watch(shoal_trainer *self) {
@@ -116,9 +117,9 @@ shoal_status sh_trainer_backward(shoal_trainer *self, const shoal_model_inputs *
                                                  : self->summed);
 }
 
-/* ---- Averages ---------------------------------------------------------------------- */
+/* ---- Averaging -------------------------------------------------------------------- */
 
-/* What is validated or saved is everybody's. */
+/* Averaged weights are validated and saved. */
 shoal_status sh_trainer_average(shoal_trainer *self) {
     const int64_t every = self->config->average_every;
     shoal_transport *transport = self->transport;
@@ -132,7 +133,8 @@ shoal_status sh_trainer_average(shoal_trainer *self) {
     shoal_optimizer_vectors(self->optimizer, &vectors[1], &vectors[2], &vectors[3]);
     for (int i = 0; i < 4 && status == SHOAL_OK; i++)
         if (vectors[i])
-            status = transport->sum_begin(transport, SHOAL_SUM_FLOAT, count, vectors[i]);
+            status =
+                transport->sum_begin(transport, SHOAL_SUM_TYPE_FLOAT, count, vectors[i]);
     if (status == SHOAL_OK)
         status = transport->sum_end(transport);
     for (int v = 0; v < 4 && status == SHOAL_OK; v++)
@@ -148,7 +150,7 @@ bool sh_trainer_may_save(const shoal_trainer *self) {
 
 /* ---- Before the first step --------------------------------------------------------- */
 
-/* Things that must be the same in all processes, as names and digests. */
+/* Names and digests of everything that must be equal in all processes. */
 enum { MOST_THINGS = 128 };
 typedef struct {
     const char *name[MOST_THINGS];
@@ -186,7 +188,7 @@ static int add_library(struct dl_phdr_info *info, size_t size, void *digest) {
     return 0;
 }
 
-/* Names the first thing that differs. */
+/* Names the first item that differs. */
 static shoal_status compare_things(shoal_trainer *self, const common_things *things) {
     shoal_transport *transport = self->transport;
     const size_t bytes = sizeof things->digest;
@@ -206,8 +208,8 @@ static shoal_status compare_things(shoal_trainer *self, const common_things *thi
     if (wrong < 0)
         return keep_message(self->context, transport, status);
     return sh_fail(self->context, SHOAL_BAD_FILE,
-                   "rank %d and rank 0 differ in %s; all ranks must have the same", wrong,
-                   things->name[which]);
+                   "rank %d and rank 0 differ in %s; it must be the same on all ranks",
+                   wrong, things->name[which]);
 }
 
 shoal_status sh_trainer_compare(shoal_trainer *self) {
@@ -217,10 +219,11 @@ shoal_status sh_trainer_compare(shoal_trainer *self) {
     self->averaged_at = self->state.step;
     if (!self->transport)
         return SHOAL_OK;
-    uint64_t build = digest_file(0, "/proc/self/exe"); /* and its libraries of Shoal */
+    uint64_t build = digest_file(0, "/proc/self/exe"); /* and the Shoal libraries it
+                                                          uses */
     dl_iterate_phdr(add_library, &build);
     add_thing(&things, "the build of Shoal", build);
-    add_thing(&things, "the instruction set (--isa chooses one)",
+    add_thing(&things, "the instruction set (choose one with --isa)",
               digest_text(shoal_context_isa(self->context)));
     for (int i = 0; (field = shoal_task_field(self->task, i)); i++) {
         sh_field_print(self->task, self->config, field, text, sizeof text);
@@ -228,7 +231,7 @@ shoal_status sh_trainer_compare(shoal_trainer *self) {
     }
     float *values;
     const int64_t count = shoal_model_vectors(self->model, &values, NULL);
-    add_thing(&things, "the step or the weights (do both see the same files?)",
+    add_thing(&things, "the step or the weights (do both read the same files?)",
               sh_checksum(values, sizeof *values * (size_t)count,
                           (uint64_t)self->state.step));
     return compare_things(self, &things);

@@ -1,7 +1,7 @@
-/* The trainer: steps, validations and evaluations of any task, on the parts of
-   shoal_models.h. Batches, dropout and validation data are functions of the seed and of
-   counts, so the counts in shoal_train_state are also the position in the data and the
-   state of the random numbers. */
+/* The trainer: steps, validations and evaluations of any task, built on shoal_models.h.
+   Batches, dropout and validation data are functions of the seed and of counts, so the
+   counts in shoal_train_state are also the position in the data and the state of the
+   random numbers. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -11,7 +11,8 @@
 
 /* ---- Creation ---------------------------------------------------------------------- */
 
-/* The schedule's rate, times the fall, which would come to 0 one step after the last. */
+/* The schedule's rate times the linear decay, which reaches 0 one step after the
+   last. */
 static double rate_of(const shoal_trainer *self, int64_t step) {
     const int64_t last = self->config->decay_steps, warmup = self->config->warmup;
     const double rate = shoal_schedule_rate(&self->schedule, step);
@@ -25,7 +26,7 @@ static shoal_status begin(shoal_trainer *self, const void *given) {
     TRY(sh_config_copy(self->context, self->task, given, &self->config));
     TRY(sh_trainer_open(self));
     shoal_train_config *config = self->config;
-    /* What follows from the number of steps, which the data may have said: */
+    /* Settings that depend on the number of steps, which may come from the data: */
     if ((self->task->flags & SHOAL_TASK_EPOCHS) && config->decay &&
         config->decay_steps == 0)
         config->decay_steps = config->steps;
@@ -79,7 +80,7 @@ void shoal_trainer_destroy(shoal_trainer *self) {
         return;
     shoal_optimizer_destroy(self->optimizer);
     shoal_model_destroy(self->model);
-    if (self->config) /* opened, well or not */
+    if (self->config) /* data may be open */
         self->task->close(self->data);
     sh_release(self->context, self->config);
     sh_release(self->context, self);
@@ -110,15 +111,16 @@ static shoal_train_score score_of(const shoal_train_counts *counts) {
                                                            : (double)NAN};
 }
 
-/* Forward, loss and backward of the next batch, and the step. */
+/* Forward, loss and backward of the next batch, and the update. */
 static shoal_status take_step(shoal_trainer *self, shoal_train_step *step) {
     const shoal_train_task *task = self->task;
     const shoal_model_config *model = &self->config->model;
-    shoal_model_inputs inputs = {0};
+    shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs)};
     shoal_train_counts counts = {0};
     float *out;
     TRY(task->batch(self->data, SHOAL_PART_TRAIN, self->state.step,
                     sh_share(self->transport), &inputs));
+    inputs.size = sizeof inputs; /* a task may have replaced the whole */
     inputs.training = 1;
     inputs.step = self->state.step;
     TRY(shoal_model_forward(self->model, &inputs, &out));
@@ -128,7 +130,7 @@ static shoal_status take_step(shoal_trainer *self, shoal_train_step *step) {
         step->loss_seconds = sh_seconds() - heard;
     step->sequences = inputs.batch;
     const int64_t rows = inputs.wanted ? inputs.wanted_count
-                         : model->pooling != SHOAL_EVERY_ROW
+                         : model->pooling != SHOAL_POOLING_NONE
                              ? inputs.batch
                              : inputs.offsets[inputs.batch];
     TRY(self->transport ? sh_trainer_backward(self, &inputs, out, rows * model->outputs,
@@ -138,12 +140,11 @@ static shoal_status take_step(shoal_trainer *self, shoal_train_step *step) {
     const shoal_status status =
         shoal_gradients_clip(self->model, self->config->clip, &step->gradient_norm);
     if (status != SHOAL_OK && !isfinite(step->gradient_norm))
-        return sh_fail(
-            self->context, status,
-            "the gradient of step %" PRId64 " is not finite: the training has "
-            "diverged; a smaller learning_rate, a warmup or a smaller clip may "
-            "help",
-            self->state.step + 1);
+        return sh_fail(self->context, status,
+                       "the gradient of step %" PRId64
+                       " is not finite: the training has diverged; try a smaller "
+                       "learning_rate, a warmup or a smaller clip",
+                       self->state.step + 1);
     TRY(status);
     step->learning_rate = rate_of(self, self->state.step + 1);
     TRY(shoal_optimizer_step(self->optimizer, step->learning_rate));
@@ -177,10 +178,11 @@ static shoal_status score_batches(shoal_trainer *self, shoal_model *model,
     double mean = 0; /* of the batches' losses */
     int64_t sequences = 0;
     for (int64_t i = 0; i < count; i++) {
-        shoal_model_inputs inputs = {0};
+        shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs)};
         shoal_train_counts counts = {0};
         float *out;
         TRY(task->batch(self->data, part, first + i, share, &inputs));
+        inputs.size = sizeof inputs;
         TRY(shoal_model_forward(model, &inputs, &out));
         TRY(task->step(self->data, out, NULL, &counts));
         if (endless && self->transport)
@@ -202,7 +204,7 @@ static shoal_status score_batches(shoal_trainer *self, shoal_model *model,
     return task->score ? task->score(self->data, score) : SHOAL_OK;
 }
 
-/* With the averaged weights where there are some. */
+/* Uses the averaged weights if there are any. */
 static shoal_status score_part(shoal_trainer *self, shoal_model *model, shoal_part part,
                                int64_t first, int64_t count, shoal_train_score *score) {
     const bool collects = self->task->flags & SHOAL_TASK_COLLECTS;
@@ -215,16 +217,16 @@ static shoal_status score_part(shoal_trainer *self, shoal_model *model, shoal_pa
     if (status != SHOAL_OK || !collects || !self->transport)
         return status;
     status = sh_tell_others(self->context, self->transport, sizeof *score, score);
-    if (!sh_is_first(self->transport)) /* names are at other addresses here */
+    if (!sh_is_first(self->transport)) /* pointers to names are not valid in other
+                                          processes */
         score->metric = score->second = NULL;
     return status;
 }
 
 /* Only a validation after a multiple of validate_every steps may change the rate or end
-   the training. One after the last step that is not such a multiple reports its score,
-   and its weights may be the best so far; it changes nothing else, so that a run that is
-   continued with more steps takes the steps of the run that had them from the beginning.
- */
+   the training. One after a last step that is not such a multiple reports its score,
+   and its weights may be the best so far; it changes nothing else, so that a continued
+   run takes the same steps as a run that was longer from the beginning. */
 static bool decides(const shoal_trainer *self) {
     return self->state.step % self->config->validate_every == 0;
 }
@@ -283,10 +285,10 @@ shoal_status shoal_trainer_evaluate(shoal_trainer *self, const shoal_attention *
     const int64_t fixed = self->sizes.validation_batches;
     if (!score || part == SHOAL_PART_TRAIN ||
         (part == SHOAL_PART_TEST && !(self->task->flags & SHOAL_TASK_ENDLESS)))
-        return sh_fail(self->context, SHOAL_INVALID, "%s has no such part to evaluate",
+        return sh_fail(self->context, SHOAL_INVALID, "%s has no such set to evaluate",
                        self->task->name);
-    TRY(shoal_model_view(self->model, attention, self->sizes.max_batch,
-                         self->sizes.max_rows, &view));
+    TRY(shoal_model_create_view(self->model, attention, self->sizes.max_batch,
+                                self->sizes.max_rows, &view));
     if (part == SHOAL_PART_VALIDATION && fixed && batches > 0)
         batches = fixed;
     const shoal_status status = score_part(self, view, part, 0, batches, score);

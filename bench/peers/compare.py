@@ -1,6 +1,7 @@
 """One process of the comparison: one number of threads, one setting of the allocator and
-of the authors' package. Everything in it takes turns. Writes a JSON object to stdout; run
-by bench/peers/run, which makes the environment."""
+of the authors' package. All contenders alternate. Writes a JSON object to stdout; run by
+bench/peers/run, which creates the environment.
+"""
 import argparse
 import ctypes
 import gc
@@ -19,9 +20,9 @@ import verify
 from library import Library
 
 TOLERANCE = 1e-4  # float32 against float32 or double
-LONG_CALL = 2.0   # seconds; needs no warming up
+LONG_CALL = 2.0   # seconds; needs no warm-up
 SHORT_CALL = 0.1  # seconds; waking sleeping threads would be part of it
-SETTLE = 0.05     # seconds in which threads of the one before stop spinning
+SETTLE = 0.05     # seconds in which threads of the previous contender stop spinning
 
 
 def say(text):
@@ -36,7 +37,7 @@ def status(name):
 
 
 def begin_peak():
-    """Starts a new peak; None where the kernel does not allow it."""
+    """Resets the peak; None if the kernel does not allow it."""
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)
@@ -67,7 +68,8 @@ def one_call(contender, mode, before=0):
 
 
 def first_call(contender, data, mode, row):
-    """Prepared, called and, if ours, verified; memory is what it took beyond the data."""
+    """Prepares, calls and, if it is ours, verifies; memory is the growth beyond the
+    data."""
     contender.load(data, mode)
     before = begin_peak()
     contender.prepare(mode)
@@ -83,7 +85,7 @@ def first_call(contender, data, mode, row):
 
 
 def estimate(rows, contender, mode, length):
-    """Seconds of a call, from the longest length so far; 0 when there is none."""
+    """Seconds of a call, from the longest length so far; 0 if there is none."""
     known = [r for r in rows if r["name"] == contender.name and r["mode"] == mode
              and "best" in r]
     if not known:

@@ -1,6 +1,6 @@
-"""Everything that is compared: each contender is prepared for one problem and then called
-again and again, forward or forward and backward. Shapes: B batch, H heads, N positions,
-D features."""
+"""The contenders: each is prepared for one problem and then called repeatedly, forward or
+forward and backward. Shapes: B batch, H heads, N positions, D features.
+"""
 import ctypes
 import math
 
@@ -12,24 +12,25 @@ class Contender:
     name = ""
     ours = False
     modes = ("forward", "train")
-    growth = 4  # of the time when N doubles, for the estimate of the next length
+    growth = 4  # of the time when N doubles, to estimate the next length
 
     def load(self, data, mode):
-        """The inputs in the layout that suits it, and what is made once per program:
-        neither timed nor counted as memory."""
+        """The inputs in a suitable layout, and what is created once per program: neither
+        timed nor counted as memory.
+        """
 
     def prepare(self, mode):
-        """What is made once per problem: not timed, but counted as memory."""
+        """What is created once per problem: not timed, but counted as memory."""
 
     def call(self, mode):
-        """What is timed; returns nothing."""
+        """The timed call; returns nothing."""
         raise NotImplementedError
 
     def clear(self):
         """Between calls, not timed."""
 
     def release(self):
-        """Gives back what prepare made."""
+        """Releases what prepare created."""
         self.__dict__.clear()
 
 
@@ -72,7 +73,7 @@ class Shoal(Contender):
             self.__dict__.pop(name, None)
 
     def array(self, pointer, count):
-        """A copy of int32 numbers that the plan holds; None where there are none."""
+        """A copy of int32 numbers owned by the plan; None if there are none."""
         if not pointer:
             return None
         address = ctypes.cast(pointer, ctypes.c_void_p).value
@@ -84,7 +85,7 @@ class Shoal(Contender):
 
 
 class Differentiable(Contender):
-    """Leaves with gradients; backward through whatever attend() returns."""
+    """Leaves with gradients; backward through the result of attend()."""
 
     def tensors(self, data):
         return data.q, data.k, data.v, data.dout
@@ -160,7 +161,7 @@ class OnnxRuntime(Contender):
         self.session = onnxruntime.InferenceSession(
             self.model(b, h, n, d).SerializeToString(), options,
             providers=["CPUExecutionProvider"])
-        # [B][N][H D], which is the layout of its own.
+        # [B][N][H D], its own layout.
         self.feeds = {name: t.transpose(1, 2).reshape(b, n, h * d).contiguous().numpy()
                       for name, t in (("q", data.q), ("k", data.k), ("v", data.v))}
 
@@ -178,7 +179,7 @@ class OnnxRuntime(Contender):
 
 
 class FastTransformers(Differentiable):
-    """Inputs in the layout of its own, [B][N][H][D]."""
+    """Inputs in its own layout, [B][N][H][D]."""
 
     def __init__(self, name, make, growth):
         self.name, self.make, self.growth = f"fast-transformers {name}", make, growth
@@ -205,8 +206,9 @@ class FastTransformers(Differentiable):
 
 
 def fast_transformers(kinds):
-    """Their kinds of the same names as ours, with the paper's settings: 100 clusters, 63
-    bits, 10 iterations, 32 top keys, chunks of 32, no dropout."""
+    """The authors' kinds with the same names as ours and the paper's settings: 100
+    clusters, 63 bits, 10 iterations, 32 top keys, chunks of 32, no dropout.
+    """
     from fast_transformers.attention import (ClusteredAttention, FullAttention,
                                              ImprovedClusteredAttention,
                                              ReformerAttention)

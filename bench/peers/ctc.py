@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Shoal's CTC beside torch.nn.functional.ctc_loss: a thousand random cases compared in
-loss and gradient (PyTorch in double precision), then, with --time, both at T = 1500, 150
-labels, 40 units, batch 8. Needs numpy and torch: bench/peers/run ctc installs them in an
-environment of its own and runs this."""
+"""Shoal's CTC compared with torch.nn.functional.ctc_loss: loss and gradient of a thousand
+random cases (PyTorch in double precision), then, with --time, the time of both at T =
+1500, 150 labels, 40 units, batch 8. Needs numpy and torch: bench/peers/run ctc installs
+them in its own environment and runs this.
+"""
 import argparse
 import ctypes
 import sys
@@ -15,11 +16,12 @@ import torch
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from library import Library  # noqa: E402
+from library import Library, Sized  # noqa: E402
 
 
-class Batch(ctypes.Structure):
-    _fields_ = [("batch", c_int64), ("offsets", c_void_p), ("labels", c_void_p),
+class Batch(Sized):
+    _fields_ = [("size", c_size_t),
+                ("batch", c_int64), ("offsets", c_void_p), ("labels", c_void_p),
                 ("label_offsets", c_void_p)]
 
 
@@ -29,7 +31,7 @@ class Result(ctypes.Structure):
 
 
 class Ctc:
-    """The loss for batches of up to so many sequences, rows and labels."""
+    """The loss for batches with at most these numbers of sequences, rows and labels."""
 
     def __init__(self, library, classes, batch, rows, labels):
         self.library, self.c = library, library.c
@@ -63,7 +65,7 @@ def pack(sequences):
 
 
 def random_case(random, number):
-    """Lengths of a batch: mostly ordinary, with every corner now and then."""
+    """Lengths of a batch: mostly ordinary, with occasional corner cases."""
     classes = int(random.integers(2, 50))
     batch = int(random.integers(1, 5))
     rows = random.integers(1, 120, batch)
@@ -85,7 +87,7 @@ def random_case(random, number):
 
 
 def theirs(logits, targets, dtype):
-    """Losses and the gradient of their sum, padding taken away."""
+    """Losses and the gradient of their sum, without padding."""
     rows = torch.tensor([len(x) for x in logits])
     padded = torch.nn.utils.rnn.pad_sequence([torch.from_numpy(x) for x in logits])
     padded = padded.to(dtype).requires_grad_(True)

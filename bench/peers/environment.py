@@ -1,5 +1,6 @@
-"""The comparison's own virtual environment: made once, outside the sources, and used
-again. What cannot be had is said and left out."""
+"""The virtual environment of the comparison: created once, outside the sources, and
+reused. Packages that cannot be installed are reported and skipped.
+"""
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ NATIVE_FLAGS = "-march=native -O3"
 
 
 class Environment:
-    """FOLDER/venv with the package as it ships, FOLDER/native with it built natively."""
+    """FOLDER/venv with the package as published, FOLDER/native with it built natively."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -29,7 +30,8 @@ class Environment:
         self.notes = {}
 
     def make(self):
-        """Installs what is missing; returns {part: "" or why it is not here}."""
+        """Installs what is missing; returns {part: "" or the reason why it is
+        missing}."""
         if self.record.exists():
             self.notes = json.loads(self.record.read_text())
             return self.notes
@@ -50,7 +52,7 @@ class Environment:
         return self.notes
 
     def make_for(self, script):
-        """What one script beside this one needs, and no more."""
+        """Installs what one script in this folder needs."""
         if not self.python.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             venv.create(self.folder / "venv", with_pip=True)
@@ -61,7 +63,7 @@ class Environment:
             raise SystemExit(f"bench/peers: {', '.join(packages)}: {why}")
 
     def install(self, name, arguments, **variables):
-        """pip with a log; "" or the last line that tells why it failed."""
+        """Runs pip with a log; returns "" or the line that says why it failed."""
         log = self.folder / f"{name}.log"
         print(f"  {name}: {log}", file=sys.stderr)
         with open(log, "w", encoding="utf-8") as out:
@@ -77,16 +79,18 @@ class Environment:
 
 
 def without_nvcc():
-    """This is a comparison on processors, and the package would try to build for graphics
-    cards wherever it finds an nvcc, even one without its libraries."""
+    """The comparison is for processors, but the package would build for graphics cards if
+    it finds nvcc, even without its libraries.
+    """
     folders = os.environ.get("PATH", "").split(os.pathsep)
     kept = [f for f in folders if not shutil.which("nvcc", path=f)]
     return os.pathsep.join(kept + ["/usr/bin", "/bin"])
 
 
 def run_inside(folder, packages, script, variables=None):
-    """Runs the script again with --inside, by the Python of a virtual environment that
-    has the packages; returns its exit code."""
+    """Runs the script again with --inside, with the Python of a virtual environment that
+    has the packages; returns its exit code.
+    """
     python, mark = folder / "venv" / "bin" / "python", folder / "packages.json"
     if not mark.exists() or json.loads(mark.read_text()) != packages:
         print(f"making the virtual environment in {folder} (once)", file=sys.stderr)

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Shoal's filter banks beside those of the package kaldi-native-fbank, on recordings:
-every frame, 40 and 80 bands, snip-edges on and off, as they are and every second sample
-as 8 kHz; all within 1e-3. Needs numpy, soundfile and kaldi-native-fbank: bench/peers/run
-fbank installs them. With --record it prints the small cases of tests/speech."""
+"""Shoal's filter banks compared with the package kaldi-native-fbank, on recordings: every
+frame, 40 and 80 bands, snip-edges on and off, at the original rate and every second
+sample as 8 kHz; all within 1e-3. Needs numpy, soundfile and kaldi-native-fbank:
+bench/peers/run fbank installs them. With --record it prints the small cases of
+tests/speech.
+"""
 import argparse
 import ctypes
 import sys
-from ctypes import byref, c_int32, c_int64, c_void_p
+from ctypes import byref, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
 
 import kaldi_native_fbank
@@ -14,15 +16,17 @@ import numpy
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from library import Library  # noqa: E402
+from library import Library, Sized  # noqa: E402
 
 
 SETTINGS = [(rate, bands, snip) for rate in (16000, 8000) for bands in (40, 80)
             for snip in (True, False)]
 
 
-class Options(ctypes.Structure):
-    _fields_ = [("bands", c_int32), ("centred", c_int32), ("rate", c_int32)]
+class Options(Sized):
+    _fields_ = [("size", c_size_t),
+                ("bands", c_int32), ("centred", c_int32), ("rate", c_int32),
+                ("reserved", c_int32 * 5)]
 
 
 def ours(library, samples, rate, bands, snip):
@@ -59,8 +63,9 @@ def difference(library, samples, setting):
 
 
 def record(library):
-    """1,000 samples of a tone in noise, and of a tone alone, whose other bands are the
-    transform's rounding: some values of each setting."""
+    """1,000 samples of a tone in noise, and of a pure tone, whose other bands are
+    rounding errors of the transform: some values for each setting.
+    """
     state, noisy = 1, numpy.empty(1000, numpy.float32)
     for i in range(1000):
         state = (state * 1103515245 + 12345) % 2**31

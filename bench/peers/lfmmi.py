@@ -12,7 +12,8 @@ import ctypes
 import struct
 import tempfile
 import time
-from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int32, c_int64
+from ctypes import c_size_t, c_void_p
 from pathlib import Path
 
 import k2
@@ -20,14 +21,23 @@ import numpy as np
 import torch
 
 
-class Options(ctypes.Structure):
-    _fields_ = [("topology", c_int32), ("order", c_int32), ("extra", c_int64),
+class Sized(ctypes.Structure):
+    """A configuration struct, whose first field is its size."""
+
+    def __init__(self, *values, **fields):
+        super().__init__(ctypes.sizeof(self), *values, **fields)
+
+
+class Options(Sized):
+    _fields_ = [("size", c_size_t),
+                ("topology", c_int32), ("order", c_int32), ("extra", c_int64),
                 ("whole", c_int32), ("leak", c_float), ("l2", c_float),
                 ("range", c_float), ("cache", c_char_p)]
 
 
-class Batch(ctypes.Structure):
-    _fields_ = [("batch", c_int64), ("offsets", c_void_p), ("word_offsets", c_void_p),
+class Batch(Sized):
+    _fields_ = [("size", c_size_t),
+                ("batch", c_int64), ("offsets", c_void_p), ("word_offsets", c_void_p),
                 ("words", c_void_p)]
 
 
@@ -52,7 +62,7 @@ class Shoal:
         self.words = [[self.find(word) for word in text] for text in texts]
         flat = np.array([w for text in self.words for w in text], np.int32)
         offsets = np.cumsum([0] + [len(text) for text in self.words]).astype(np.int64)
-        options = Options(order=order, extra=-1, whole=1, leak=1e-8, l2=-1, range=-1)
+        options = Options(order=order, extra=0, whole=1, leak=1e-8, l2=0, range=0)
         self.check(self.c.shoal_lfmmi_create(
             self.context, byref(options), self.lexicon, c_int64(len(texts)),
             c_void_p(offsets.ctypes.data), c_void_p(flat.ctypes.data), byref(self.loss)))

@@ -1,6 +1,6 @@
-"""libshoal through ctypes: only what the comparison needs. The structures are those of
-include/shoal.h, field by field; a shoal_attention stays opaque, in a block that is larger
-than it."""
+"""libshoal through ctypes, as far as the comparison needs it. The structures mirror
+include/shoal.h field by field; a shoal_attention stays opaque, in a larger block.
+"""
 import ctypes
 from ctypes import POINTER, byref, c_char_p, c_float, c_int, c_int32, c_int64, c_size_t
 from ctypes import c_uint, c_uint64, c_void_p
@@ -9,16 +9,25 @@ from pathlib import Path
 WITH_BACKWARD = 1
 
 
+class Sized(ctypes.Structure):
+    """A configuration struct, whose first field is its size."""
+
+    def __init__(self, *values, **fields):
+        super().__init__(ctypes.sizeof(self), *values, **fields)
+
+
 class Strides(ctypes.Structure):
     _fields_ = [("batch", c_int64), ("head", c_int64), ("position", c_int64)]
 
 
-class Problem(ctypes.Structure):
-    _fields_ = [("batch", c_int64), ("heads", c_int64), ("kv_heads", c_int64),
+class Problem(Sized):
+    _fields_ = [("size", c_size_t),
+                ("batch", c_int64), ("heads", c_int64), ("kv_heads", c_int64),
                 ("queries", c_int64), ("keys", c_int64), ("dim", c_int64),
                 ("value_dim", c_int64), ("scale", c_float), ("packed", c_int),
                 ("causal", c_int), ("dropout", c_float), ("dtype", c_int),
-                ("q", Strides), ("k", Strides), ("v", Strides), ("out", Strides)]
+                ("q_strides", POINTER(Strides)), ("k_strides", POINTER(Strides)),
+                ("v_strides", POINTER(Strides)), ("out_strides", POINTER(Strides))]
 
 
 class PairStrides(ctypes.Structure):
@@ -26,24 +35,27 @@ class PairStrides(ctypes.Structure):
                 ("key", c_int64)]
 
 
-class Inputs(ctypes.Structure):
-    _fields_ = [("q", c_void_p), ("k", c_void_p), ("v", c_void_p),
+class Inputs(Sized):
+    _fields_ = [("size", c_size_t), ("q", c_void_p), ("k", c_void_p), ("v", c_void_p),
                 ("query_lengths", c_void_p), ("key_lengths", c_void_p),
                 ("query_offsets", c_void_p), ("key_offsets", c_void_p),
-                ("groups", c_void_p), ("state", c_void_p),
-                ("key_bias", c_void_p), ("key_bias_strides", Strides),
-                ("bias", c_void_p), ("mask", c_void_p), ("bias_strides", PairStrides),
-                ("mask_strides", PairStrides), ("dropout_seed", c_uint64)]
+                ("clusters", c_void_p), ("state", c_void_p),
+                ("key_bias", c_void_p), ("key_bias_strides", POINTER(Strides)),
+                ("bias", c_void_p), ("mask", c_void_p),
+                ("bias_strides", POINTER(PairStrides)),
+                ("mask_strides", POINTER(PairStrides)), ("dropout_seed", c_uint64)]
 
 
-class Gradients(ctypes.Structure):
-    _fields_ = [("out", c_void_p), ("dout", c_void_p), ("dq", c_void_p),
+class Gradients(Sized):
+    _fields_ = [("size", c_size_t),
+                ("out", c_void_p), ("dout", c_void_p), ("dq", c_void_p),
                 ("dk", c_void_p), ("dv", c_void_p), ("dbias", c_void_p),
                 ("dkey_bias", c_void_p)]
 
 
-class Options(ctypes.Structure):
-    _fields_ = [("threads", c_int), ("isa", c_char_p), ("allocate", c_void_p),
+class Options(Sized):
+    _fields_ = [("size", c_size_t),
+                ("threads", c_int), ("isa", c_char_p), ("allocate", c_void_p),
                 ("release", c_void_p), ("user", c_void_p),
                 ("crossover", c_int)]
 
@@ -61,7 +73,7 @@ class Error(RuntimeError):
 class Library:
     """One context with a number of threads."""
 
-    ATTENTION_BYTES = 256  # a shoal_attention has far fewer; it is opaque here
+    ATTENTION_BYTES = 256  # a shoal_attention is much smaller; it is opaque here
 
     def __init__(self, path: Path, threads: int):
         self.c = ctypes.CDLL(str(path))
@@ -87,7 +99,7 @@ class Library:
         c.shoal_plan_workspace.restype = c_size_t
         c.shoal_forward.argtypes = [c_void_p, POINTER(Inputs), c_void_p]
         c.shoal_backward.argtypes = [c_void_p, POINTER(Inputs), POINTER(Gradients)]
-        for name in ("shoal_plan_groups", "shoal_plan_top_keys"):
+        for name in ("shoal_plan_clusters", "shoal_plan_top_keys"):
             function = getattr(c, name)
             function.argtypes = [c_void_p, c_void_p]
             function.restype = POINTER(c_int32)
@@ -123,8 +135,9 @@ class Plan:
         self.library, self.handle = library, handle
 
     def forward(self, q, k, v, out, **masks):
-        """Addresses of contiguous float32 arrays; k is 0 where keys are the queries.
-        masks: further fields of the inputs."""
+        """Addresses of contiguous float32 arrays; k is 0 if the kind uses the queries as
+        keys. masks: further fields of the inputs.
+        """
         self.inputs = Inputs(q=q, k=k or None, v=v, **masks)
         self.library.check(
             self.library.c.shoal_forward(self.handle, byref(self.inputs), out))
@@ -136,7 +149,7 @@ class Plan:
 
     def groups(self):
         """Pointer to int32 [batch][heads][queries], or a null pointer."""
-        return self.library.c.shoal_plan_groups(self.handle, None)
+        return self.library.c.shoal_plan_clusters(self.handle, None)
 
     def top_keys(self):
         """Pointer to int32 [batch][heads][clusters][topk], or a null pointer."""

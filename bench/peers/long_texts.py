@@ -27,7 +27,7 @@ WORDS, POSITIONS = 1000, 32768
 BARS = {"transformers / full": 1.5, "full / other": 1.5, "megabytes": 400}
 
 
-def prepare(work):
+def prepare(work, layers):
     """The folder with random weights; a small table of words, which costs no time."""
     if (work / "modern" / "model.safetensors").exists():
         return
@@ -35,7 +35,8 @@ def prepare(work):
     import transformers
     torch.manual_seed(1)
     config = transformers.ModernBertConfig(
-        vocab_size=WORDS, max_position_embeddings=POSITIONS, pad_token_id=0,
+        num_hidden_layers=layers, vocab_size=WORDS,
+        max_position_embeddings=POSITIONS, pad_token_id=0,
         bos_token_id=1, eos_token_id=2, cls_token_id=1, sep_token_id=2)
     model = transformers.ModernBertModel(config)
     with torch.no_grad():  # larger than the small first weights: attention has peaks
@@ -190,7 +191,7 @@ def draw(table, path):
 
 def main():
     GIVEN.work.mkdir(parents=True, exist_ok=True)
-    prepare(GIVEN.work)
+    prepare(GIVEN.work, GIVEN.layers)
     workers = {engine: Worker(engine) for engine in GIVEN.engines.split(",")}
     good, table = True, []
     for length in map(int, GIVEN.lengths.split(",")):
@@ -218,6 +219,8 @@ def options():
     add("--lengths", default="8192", help="(default: %(default)s)")
     add("--engines", default="full,shoal-100,transformers",
         help="kinds of ours, and transformers (default: %(default)s)")
+    add("--layers", type=int, default=22, help="of a model that is not in --work yet "
+        "(default: %(default)s)")
     add("--most", default="transformers=8192",
         help="the longest text of an engine, with commas between (default: %(default)s)")
     add("--threads", type=int, default=2, help="(default: %(default)s)")

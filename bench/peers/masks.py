@@ -8,6 +8,7 @@ an environment with both: build/peers/venv/bin/python bench/peers/masks.py)."""
 import argparse
 import json
 import sys
+from ctypes import pointer
 import time
 from pathlib import Path
 
@@ -36,7 +37,7 @@ class Problem:
         self.train = train
         if name in ("float", "boolean"):
             mask = torch.randn(length, length, generator=generator)
-            strides = PairStrides(0, 0, length, 1)
+            strides = pointer(PairStrides(0, 0, length, 1))
             if name == "float":
                 self.fields = {"bias": mask.data_ptr(), "bias_strides": strides}
             else:
@@ -46,7 +47,7 @@ class Problem:
         elif name == "keys":
             mask = torch.randn(1, 1, 1, length, generator=generator)
             self.fields = {"key_bias": mask.data_ptr(),
-                           "key_bias_strides": Strides(0, 0, 1)}
+                           "key_bias_strides": pointer(Strides(0, 0, 1))}
             self.arguments["attn_mask"] = mask
         self.plan = library.plan("full", *shape, train, causal=int(name == "causal"),
                                  dtype=number)
@@ -135,7 +136,7 @@ class Variant:
         if name == "keys":
             self.bias = torch.randn(length, generator=generator)
             self.fields = {"key_bias": self.bias.data_ptr(),
-                           "key_bias_strides": Strides(0, 0, 1)}
+                           "key_bias_strides": pointer(Strides(0, 0, 1))}
         self.plan = library.plan(kind, *shape, train, dtype=number)
 
     def run(self):

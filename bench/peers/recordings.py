@@ -53,7 +53,7 @@ def parse():
 
 
 def join(options, seconds, folder):
-    """A WAV file of about so many seconds, and what is said in it."""
+    """A WAV file of about this many seconds, and its transcript."""
     import numpy
     import soundfile
     draw, sound, said, length = numpy.random.default_rng(1), [], [], 0
@@ -73,7 +73,7 @@ def join(options, seconds, folder):
 
 
 def halves_of(ranks, text):
-    """The two tokens that byte pair encoding makes `text` of, by the ranks below its."""
+    """The two tokens that byte pair encoding merges to `text`, by their ranks."""
     parts, most = [text[i:i + 1] for i in range(len(text))], ranks[text]
     while len(parts) > 2:
         joined = [ranks.get(a + b, most) for a, b in zip(parts, parts[1:])]
@@ -85,7 +85,7 @@ def halves_of(ranks, text):
 
 
 def convert(options, folder):
-    """CTranslate2's model of the ggml file."""
+    """Converts the ggml file to CTranslate2's format."""
     import ctranslate2
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
     from transformers.models.whisper.tokenization_whisper import LANGUAGES
@@ -121,7 +121,7 @@ def convert(options, folder):
     return folder / "ct2"
 
 
-# A small process between: a child's memory counts from that of its parent on.
+# A small process between: the memory of a child includes that of its parent at the start.
 MEASURE = """
 import json, resource, subprocess, sys, time
 begun = time.monotonic()

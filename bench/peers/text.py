@@ -53,7 +53,7 @@ def theirs_of(model, ids, types=None):
 
 
 def some_texts(data, count):
-    """Short and long ones: every so many-th sentence."""
+    """Short and long texts: a regular sample of the sentences."""
     every = [text for i, text in enumerate(sentences(data)) if i % 997 == 0]
     random.Random(4).shuffle(every)
     return every[:count]

@@ -1,18 +1,20 @@
-"""The text part of libshoal-models through ctypes: only what the comparisons need. The
-structures are those of include/shoal_models.h, field by field."""
+"""The text part of libshoal-models through ctypes, as far as the comparisons need it. The
+structures mirror include/shoal_models.h field by field.
+"""
 import ctypes
-from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int32, c_int64, c_size_t, c_void_p
 from pathlib import Path
 
-from library import Error, Options
+from library import Error, Options, Sized
 
 PRECISIONS = ("auto", "float32", "bfloat16", "int8")  # shoal_precision
 CUTS = {"longest_first": 0, "only_first": 1, "only_second": 2}
 
 
-class Text(ctypes.Structure):
-    _fields_ = [("text", c_char_p), ("size", c_int64), ("pair", c_char_p),
-                ("pair_size", c_int64), ("most", c_int64), ("cut", c_int32),
+class Text(Sized):
+    _fields_ = [("size", c_size_t),
+                ("text", c_char_p), ("bytes", c_int64), ("pair", c_char_p),
+                ("pair_bytes", c_int64), ("most", c_int64), ("cut", c_int32),
                 ("bare", c_int32)]
 
 
@@ -58,15 +60,16 @@ class Tokenizer:
         return tokens.ids[:n], tokens.types[:n], tokens.spans[:2 * n]
 
 
-class TextOptions(ctypes.Structure):
-    _fields_ = [("attention", c_char_p), ("rows", c_int64), ("window", c_int64),
+class TextOptions(Sized):
+    _fields_ = [("size", c_size_t),
+                ("attention", c_char_p), ("rows", c_int64), ("window", c_int64),
                 ("stride", c_int64), ("long_texts", c_int32), ("pooling", c_int32),
                 ("normalize", c_int32), ("precision", c_int32)]
 
 
 class TextInfo(ctypes.Structure):
     _fields_ = [("type", c_char_p), ("layers", c_int64), ("heads", c_int64),
-                ("size", c_int64), ("feed_forward", c_int64), ("vocabulary", c_int64),
+                ("width", c_int64), ("feed_forward", c_int64), ("vocabulary", c_int64),
                 ("positions", c_int64), ("window", c_int64), ("rows", c_int64),
                 ("pooling", c_int32), ("precision", c_int32),
                 ("workspace", ctypes.c_size_t)]
@@ -78,14 +81,14 @@ class TextEncoder:
         self.numpy, self.library = numpy, library
         self.handle = c_void_p()
         c = library.c
-        c.shoal_text_encoder_info.restype = POINTER(TextInfo)
-        c.shoal_text_encoder_info.argtypes = [c_void_p]
-        c.shoal_text_encoder_close.argtypes = [c_void_p]
-        c.shoal_text_encoder_close.restype = None
+        c.shoal_text_encoder_describe.restype = POINTER(TextInfo)
+        c.shoal_text_encoder_describe.argtypes = [c_void_p]
+        c.shoal_text_encoder_destroy.argtypes = [c_void_p]
+        c.shoal_text_encoder_destroy.restype = None
         library.check(c.shoal_text_encoder_open(
             library.context, str(folder).encode(), byref(TextOptions(**options)),
             byref(self.handle)))
-        self.info = c.shoal_text_encoder_info(self.handle).contents
+        self.info = c.shoal_text_encoder_describe(self.handle).contents
 
     def forward(self, sequences, types=None):
         """Hidden states of lists of ids, as one array [rows][size]."""
@@ -98,19 +101,19 @@ class TextEncoder:
             self.handle, c_int64(len(sequences)), offsets.ctypes.data_as(c_void_p),
             ids.ctypes.data_as(c_void_p),
             None if types is None else types.ctypes.data_as(c_void_p), byref(hidden)))
-        return np.ctypeslib.as_array(hidden, (int(offsets[-1]), self.info.size)).copy()
+        return np.ctypeslib.as_array(hidden, (int(offsets[-1]), self.info.width)).copy()
 
     def embed(self, texts):
         np = self.numpy
         encoded = [text.encode() for text in texts]
         array = (c_char_p * len(encoded))(*encoded)
         sizes = np.array([len(text) for text in encoded], np.int64)
-        vectors = np.empty((len(encoded), self.info.size), np.float32)
+        vectors = np.empty((len(encoded), self.info.width), np.float32)
         self.library.check(self.library.c.shoal_text_encoder_embed(
             self.handle, c_int64(len(encoded)), array, sizes.ctypes.data_as(c_void_p),
             vectors.ctypes.data_as(c_void_p)))
         return vectors
 
     def close(self):
-        self.library.c.shoal_text_encoder_close(self.handle)
+        self.library.c.shoal_text_encoder_destroy(self.handle)
         self.handle = None

@@ -17,8 +17,7 @@ import argparse
 import csv
 import sys
 import time
-from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_float, c_int, c_int32
-from ctypes import c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_void_p
 from pathlib import Path
 
 import numpy
@@ -29,16 +28,10 @@ ROOT = HERE.parent.parent
 sys.path.insert(0, str(HERE))
 from library import WITH_BACKWARD  # noqa: E402
 from train_step_library import Config, Loss, ModelInputs, Parameter  # noqa: E402
-from train_step_library import TrainingLibrary  # noqa: E402
+from train_step_library import OptimizerConfig, TrainingLibrary  # noqa: E402
 
 CLASSES, RATE, CLIP, DECAY, FIRST_ROW = 2, 1e-4, 1.0, 0.01, 2
 BARS = {"step": 0.95, "epoch": 0.75}
-
-
-class OptimizerConfig(Structure):
-    _fields_ = [("kind", c_int32), ("beta1", c_float), ("beta2", c_float),
-                ("epsilon", c_float), ("weight_decay", c_float),
-                ("rectify_above", c_float), ("average", c_float)]
 
 
 class Ours:
@@ -177,7 +170,7 @@ def compare_step(options):
         print(f"dropout {dropout}: ours {best[0]:.3f} s, PyTorch {best[1]:.3f} s, "
               f"ratio {ratios[dropout]:.3f}")
         ours.destroy()
-    return good and all(ratio <= BARS["step"] for ratio in ratios.values())
+    return good and (options.quick or max(ratios.values()) <= BARS["step"])
 
 
 def read_rte(options):
@@ -210,7 +203,7 @@ def compare_epoch(options):
     print(f"{len(batches)} batches of RTE: ours {sums[0]:.1f} s, "
           f"PyTorch {sums[1]:.1f} s, ratio {ratio:.3f}")
     ours.destroy()
-    return good and ratio <= BARS["epoch"]
+    return good and (options.quick or ratio <= BARS["epoch"])
 
 
 def main():
@@ -225,6 +218,7 @@ def main():
     add("--repeats", type=int, default=5, help="(default: %(default)s)")
     add("--batches", type=int, default=0, help="of RTE (default: 0, all)")
     add("--library", type=Path, default=ROOT / "build" / "libshoal-models.so")
+    add("--quick", action="store_true", help="no bars: does it work?")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     parts = {"step": compare_step, "epoch": compare_epoch}

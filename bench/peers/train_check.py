@@ -4,8 +4,9 @@
 
 The test program writes its cases (weights, tokens, targets, loss, gradients) as .npy
 files to a temporary folder; here the same models are built from PyTorch's own functions,
-each sequence alone, and differentiated by autograd in float64 and float32. Exits 1 when a
-number is further than 1e-4, relative to the largest of its array, from PyTorch's.
+each sequence alone, and differentiated by autograd in float64. Exits 1 when a number is
+further than 1e-4, relative to the largest of its array, from that. PyTorch's own distance
+in float32 is printed beside it, and is no measure: it is rounding too.
 """
 
 import math
@@ -99,24 +100,40 @@ def sinusoids(length, size):
     return torch.stack([angles.sin(), angles.cos()], dim=2).reshape(length, size)
 
 
-def compare(folder, name, dtype):
-    case = Case(folder / name, dtype)
-    loss = case.run()
-    worst, where = abs(case.loss - loss) / abs(loss), "loss"
-    # A gradient that is 0 in exact arithmetic (a key's bias moves every score of a query
-    # alike) is measured against the whole model's.
-    whole = max(float(w.grad.abs().max()) for w in case.weights.values())
-    for key, weight in case.weights.items():
-        expected = weight.grad.double().numpy()
+def distance(ours, exact):
+    """The largest of all numbers and whose it is. Both are (loss, {name: gradient}).
+
+    A gradient that is 0 in exact arithmetic (a key's bias moves every score of a query
+    alike) is measured against the whole model's."""
+    worst, where = abs(ours[0] - exact[0]) / abs(exact[0]), "loss"
+    whole = max(abs(gradient).max() for gradient in exact[1].values())
+    for name, expected in exact[1].items():
         size = max(abs(expected).max(), 1e-3 * whole)
-        error = abs(case.gradients[key] - expected).max() / size
+        error = abs(ours[1][name] - expected).max() / size
         if not error <= worst:
-            worst, where = error, key
-    return worst, where, len(case.weights)
+            worst, where = error, name
+    return worst, where
+
+
+def torch_result(folder, dtype):
+    case = Case(folder, dtype)
+    loss = case.run()
+    return loss, {name: w.grad.double().numpy() for name, w in case.weights.items()}
+
+
+def check_case(folder):
+    """Whether it is within the tolerance."""
+    exact = torch_result(folder, torch.float64)
+    case = Case(folder, torch.float64)
+    worst, where = distance((case.loss, case.gradients), exact)
+    theirs, _ = distance(torch_result(folder, torch.float32), exact)
+    fine = worst <= TOLERANCE
+    print(f"{'ok' if fine else 'not ok'} {folder.name}: loss and {len(exact[1])} "
+          f"gradients, worst {worst:.1e} ({where}); PyTorch in float32 {theirs:.1e}")
+    return fine
 
 
 def main(program):
-    failed = False
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         for name in CASES:
@@ -124,14 +141,7 @@ def main(program):
         subprocess.run([program], check=True, stdout=subprocess.DEVNULL,
                        env=dict(os.environ, SHOAL_NN_CASES=temporary,
                                 CMOCKA_MESSAGE_OUTPUT="TAP"))
-        for name in CASES:
-            for dtype in (torch.float64, torch.float32):
-                worst, where, count = compare(folder, name, dtype)
-                fine = worst <= TOLERANCE
-                failed |= not fine
-                print(f"{'ok' if fine else 'not ok'} {name}, {str(dtype)[6:]}: loss and "
-                      f"{count} gradients, worst {worst:.1e} ({where})")
-    return 1 if failed else 0
+        return 0 if all([check_case(folder / name) for name in CASES]) else 1
 
 
 if __name__ == "__main__":

@@ -1,50 +1,29 @@
 """A training step of Shoal through ctypes, made of the parts of include/shoal_models.h:
-only what the comparison needs. The structures are the header's, field by field."""
+only what the comparison needs. Structures are the Python package's, whose tests compare
+them with the headers."""
 import ctypes
-from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int32, c_int64
-from ctypes import c_size_t, c_uint, c_uint64, c_void_p
+import os
+import sys
+from ctypes import POINTER, byref, c_char_p, c_double, c_float, c_int, c_int64, c_size_t
+from ctypes import c_uint, c_uint64, c_void_p
 from pathlib import Path
 
 import numpy
 
 from library import WITH_BACKWARD, Error, Library
 
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "python"))
+os.environ.setdefault("SHOAL_LIBRARY", str(ROOT / "build" / "libshoal.so"))
+from shoal._train_native import Loss, ModelConfig as Config, ModelInputs  # noqa: E402
+from shoal._train_native import OptimizerConfig  # noqa: E402,F401
+
 SYMBOLS, MASK = 10, 11
 HEADS, RATE, CLIP = 6, 2e-4, 10
 
 
-class Attention(ctypes.Structure):
-    _fields_ = [("kind", c_int), ("clusters", c_int32), ("topk", c_int32),
-                ("bits", c_int32), ("iterations", c_int32), ("rounds", c_int32),
-                ("window", c_int32), ("rank", c_int32), ("groups", c_int32),
-                ("normaliser", c_int32), ("keyclusters", c_int32),
-                ("block", c_int32), ("pool", c_int32), ("near", c_int32),
-                ("tolerance", c_float), ("seed", c_uint64)]
-
-
-class Config(ctypes.Structure):
-    _fields_ = [("vocabulary", c_int64), ("features", c_int64), ("outputs", c_int64),
-                ("max_length", c_int64), ("layers", c_int64), ("heads", c_int64),
-                ("head_dim", c_int64), ("feed_forward", c_int64),
-                ("attention", Attention), ("shared_qk", c_int32), ("norm", c_int32),
-                ("activation", c_int32), ("positions", c_int32), ("pooling", c_int32),
-                ("dropout", c_float), ("form", c_int32), ("types", c_int64),
-                ("epsilon", c_float)]
-
-
-class ModelInputs(ctypes.Structure):
-    _fields_ = [("batch", c_int64), ("offsets", c_void_p), ("tokens", c_void_p),
-                ("types", c_void_p), ("features", c_void_p), ("wanted", c_void_p),
-                ("wanted_count", c_int64), ("training", c_int32), ("accumulate", c_int32),
-                ("step", c_int64), ("first_row", c_int64), ("first_sequence", c_int64)]
-
-
-class Loss(ctypes.Structure):
-    _fields_ = [("mean", c_double), ("counted", c_int64), ("correct", c_int64)]
-
-
 class Parameter(ctypes.Structure):
-    _fields_ = [("name", c_char_p), ("rank", c_int), ("shape", c_int64 * 8),
+    _fields_ = [("name", c_char_p), ("dimensions", c_int), ("shape", c_int64 * 8),
                 ("values", POINTER(c_float)), ("gradients", POINTER(c_float))]
 
 

@@ -38,8 +38,10 @@ def clustered_head(q, k, v, groups, top):
     if top is None:
         return (weights @ v)[groups]
     top = top[:clusters]
-    mass = weights.gather(1, top).sum(1)
-    tail = weights.scatter(1, top, 0.0) @ v  # [C, Dv]
+    several = (top[:, :1] >= 0).to(q.dtype)  # a cluster of one query has no top keys
+    top = top.clamp(min=0)
+    mass = (several * weights.gather(1, top)).sum(1)
+    tail = (weights - several * (weights - weights.scatter(1, top, 0.0))) @ v  # [C, Dv]
     own = torch.softmax(scale * torch.einsum("nd,nkd->nk", q, k[top[groups]]), -1)
     exact = torch.einsum("nk,nkd->nd", own, v[top[groups]])
     return mass[groups, None] * exact + tail[groups]

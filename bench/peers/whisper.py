@@ -72,7 +72,7 @@ def main():
     if unknown:
         raise SystemExit(f"bench/peers/whisper.py: no part named {', '.join(unknown)}")
     if not options.inside:
-        # Threads that wait by spinning would take the processor from whoever is on turn.
+        # Spinning threads would take the processor from the one that is timed.
         return run_inside(options.environment, PACKAGES, __file__,
                           {"OMP_NUM_THREADS": str(options.threads),
                            "OMP_WAIT_POLICY": "passive"})

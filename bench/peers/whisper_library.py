@@ -5,11 +5,12 @@ from ctypes import c_size_t, c_uint64, c_void_p
 
 import numpy
 
-from library import Library
+from library import Library, Sized
 
 
-class SpeechOptions(ctypes.Structure):
-    _fields_ = [("attention", c_char_p), ("beams", c_int), ("force", c_int),
+class SpeechOptions(Sized):
+    _fields_ = [("size", c_size_t),
+                ("attention", c_char_p), ("beams", c_int), ("force", c_int),
                 ("batch", c_int), ("precision", c_int)]
 
 
@@ -20,14 +21,16 @@ class Info(ctypes.Structure):
                      ("bytes", c_size_t)]
 
 
-class Recording(ctypes.Structure):
-    _fields_ = [("paths", c_void_p), ("files", c_int), ("gap", c_double),
+class Recording(Sized):
+    _fields_ = [("size", c_size_t),
+                ("paths", c_void_p), ("files", c_int), ("gap", c_double),
                 ("samples", POINTER(c_float)), ("sample_count", c_int64),
                 ("partial", c_int), ("offset", c_double), ("duration", c_double)]
 
 
-class TranscribeOptions(ctypes.Structure):
-    _fields_ = [("language", c_char_p), ("translate", c_int), ("beams", c_int),
+class TranscribeOptions(Sized):
+    _fields_ = [("size", c_size_t),
+                ("language", c_char_p), ("translate", c_int), ("beams", c_int),
                 ("no_timestamps", c_int), ("no_vad", c_int), ("published", c_int),
                 ("no_context", c_int), ("no_fallback", c_int), ("seed", c_uint64),
                 ("words", c_int), ("prompt", c_char_p), ("progress", c_void_p)]
@@ -54,7 +57,7 @@ class Speech(Library):
 
     def __init__(self, path, threads, model, attention="full"):
         super().__init__(path, threads)
-        self.c.shoal_speech_describe.restype = Info
+        self.c.shoal_speech_describe.restype = POINTER(Info)
         self.c.shoal_speech_describe.argtypes = [c_void_p]
         for name in ("set_attention", "features", "encode", "logits", "transcribe"):
             getattr(self.c, "shoal_speech_" + name).restype = c_int
@@ -62,11 +65,11 @@ class Speech(Library):
         options = SpeechOptions(attention=attention.encode(), precision=1)
         self.check(self.c.shoal_speech_open(self.context, str(model).encode(),
                                              byref(options), byref(self.speech)))
-        self.info = self.c.shoal_speech_describe(self.speech)
+        self.info = self.c.shoal_speech_describe(self.speech).contents
 
     def close(self):
-        self.c.shoal_speech_close.restype = None
-        self.c.shoal_speech_close(self.speech)
+        self.c.shoal_speech_destroy.restype = None
+        self.c.shoal_speech_destroy(self.speech)
 
     def set_attention(self, kind):
         self.check(self.c.shoal_speech_set_attention(self.speech, kind.encode()))

@@ -152,7 +152,7 @@ def draw_architecture():
                  "needs libc, libm", BLUE)
     draw_library(picture, 30, 246, 560, "libshoal-models  (shoal_models.h)",
                  "models/kernels ← models/nn ← models/files ← models/text",
-                 "needs OpenBLAS, jansson, utf8proc", GREEN)
+                 "needs jansson, utf8proc", GREEN)
     draw_library(picture, 30, 142, 470, "libshoal-speech  (shoal_speech.h)",
                  "speech/audio ← speech/whisper;  audio, words ← recogniser",
                  "needs libsndfile, soxr, zlib, kissfft", GREEN)

@@ -4,14 +4,14 @@
        NAME                    weights
        optimizer.first.NAME    mean of the gradient
        optimizer.second.NAME   mean of its square
-       average.NAME            averaged weights, where the optimizer keeps them
-   Notes (the file's metadata): "format", the library's own under "shoal.", and the
-   caller's. Counts are decimal, real numbers hexadecimal, so that they are exact.
-   "shoal.checksum" is of all notes and tensors; files from before it are read without.
+       average.NAME            averaged weights, if the optimizer keeps them
+   Notes (the file's metadata): "format", those of the library under "shoal.", and the
+   caller's. Counts are decimal and real numbers hexadecimal, so that they are exact.
+   "shoal.checksum" covers all notes and tensors; older files without it are accepted.
 
-   Files of the first format, which had one task's training in them, are read as
-   checkpoints: the same tensors, the state under other names, no model's
-   configuration. */
+   Files of the first format, which held the training of one task, are read as
+   checkpoints: the tensors are the same, the state has other names, and there is no
+   configuration of a model. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -42,16 +42,16 @@ struct shoal_checkpoint {
     char path[]; /* for messages */
 };
 
-/* ---- What a checkpoint holds ----------------------------------------------------- */
+/* ---- Contents of a checkpoint ----------------------------------------------------- */
 
-/* The counts and numbers beside the tensors, in one table for both ways. */
+/* Counts and numbers besides the tensors; one table serves reading and writing. */
 typedef struct {
     int64_t steps, averages, waiting;
     double best, scale;
 } saved_state;
 
 typedef enum { OF_OPTIMIZER, OF_SCHEDULE } state_owner;
-/* A loss is a real that may be infinite: none was seen yet. */
+/* A loss is a real that may be infinite: not yet known. */
 typedef enum { COUNT, REAL, LOSS } state_type;
 
 typedef struct {
@@ -74,10 +74,10 @@ static const state_row state_rows[] = {
 };
 enum { STATE_ROWS = sizeof state_rows / sizeof *state_rows, OWN = STATE_ROWS + 4 };
 
-/* Arrays of the arena's size, by the prefix of their tensors' names. */
+/* Arrays of the arena's size, by prefix of their tensors' names. */
 typedef struct {
     const char *prefix;
-    float *values; /* [arena size]; NULL: not kept */
+    float *values; /* [arena size]; NULL if not kept */
 } array_row;
 enum { ARRAYS = 4 };
 
@@ -99,8 +99,8 @@ static const char *const position_kinds[] = {"sinusoidal", "learned", "none", NU
 static const char *const poolings[] = {"none", "mean", "first", NULL};
 static const char *const forms[] = {"plain", "bert", "roberta", NULL};
 
-/* An object of its fields, in malloc's memory; NULL: none left. The attention has every
-   option, so that defaults may change and the file keeps its meaning. */
+/* A JSON object of the fields, allocated by malloc; NULL if out of memory. The
+   attention has all options, so that the file keeps its meaning if defaults change. */
 static char *print_config(const shoal_model_config *config) {
     char attention[SPELLING];
     shoal_attention_print_all(&config->attention, attention, sizeof attention);
@@ -115,7 +115,9 @@ static char *print_config(const shoal_model_config *config) {
         norms[config->norm], "activation", activations[config->activation], "positions",
         position_kinds[config->positions], "pooling", poolings[config->pooling],
         "dropout", (double)config->dropout);
-    if (config->form != SHOAL_PLAIN) { /* others need not be known by older readers */
+    if (config->form !=
+        SHOAL_FORM_PLAIN) { /* omitted for plain models, so that older
+                                          readers accept them */
         json_object_set_new(object, "form", json_string(forms[config->form]));
         json_object_set_new(object, "types", json_integer(config->types));
     }
@@ -128,7 +130,7 @@ static char *print_config(const shoal_model_config *config) {
     return text;
 }
 
-static bool find_choice(const char *const *choices, const char *text, int32_t *value) {
+static bool find_choice(const char *const *choices, const char *text, int *value) {
     for (*value = 0; choices[*value]; ++*value)
         if (strcmp(choices[*value], text) == 0)
             return true;
@@ -153,7 +155,8 @@ static shoal_status unpack_config(shoal_context *context, json_t *object,
                        &pooling, "dropout", &dropout, "form", &form, "types", &types,
                        "epsilon", &epsilon, "convolutions", &convolutions) != 0)
         return sh_fail(context, SHOAL_BAD_FILE, "%s", error.text);
-    *config = (shoal_model_config){.vocabulary = sizes[0],
+    *config = (shoal_model_config){.size = sizeof(shoal_model_config),
+                                   .vocabulary = sizes[0],
                                    .features = sizes[1],
                                    .outputs = sizes[2],
                                    .max_length = sizes[3],
@@ -166,13 +169,19 @@ static shoal_status unpack_config(shoal_context *context, json_t *object,
                                    .types = types,
                                    .epsilon = (float)epsilon,
                                    .convolutions = convolutions};
-    if (!find_choice(norms, norm, &config->norm) ||
-        !find_choice(activations, function, &config->activation) ||
-        !find_choice(position_kinds, positions, &config->positions) ||
-        !find_choice(poolings, pooling, &config->pooling) ||
-        !find_choice(forms, form, &config->form))
+    int found[5];
+    if (!find_choice(norms, norm, &found[0]) ||
+        !find_choice(activations, function, &found[1]) ||
+        !find_choice(position_kinds, positions, &found[2]) ||
+        !find_choice(poolings, pooling, &found[3]) ||
+        !find_choice(forms, form, &found[4]))
         return sh_fail(context, SHOAL_BAD_FILE,
                        "unknown norm, activation, positions, pooling or form");
+    config->norm = (shoal_norm)found[0];
+    config->activation = (shoal_activation)found[1];
+    config->positions = (shoal_positions)found[2];
+    config->pooling = (shoal_pooling)found[3];
+    config->form = (shoal_form)found[4];
     return shoal_attention_parse_stored(context, attention, 1, &config->attention);
 }
 
@@ -196,8 +205,8 @@ static void print_checksum(char text[TEXT], uint64_t sum) {
     snprintf(text, TEXT, "%016" PRIx64, sum);
 }
 
-/* Of all tensors and notes but its own. A sum: how the header is written and in which
-   order does not matter. */
+/* Over all tensors and notes except itself. A commutative sum, independent of the order
+   and layout of the header. */
 static shoal_status compare_checksum(const shoal_checkpoint *checkpoint) {
     char text[TEXT];
     const safetensors *file = checkpoint->file;
@@ -215,14 +224,14 @@ static shoal_status compare_checksum(const shoal_checkpoint *checkpoint) {
     if (strcmp(noted, text) == 0)
         return SHOAL_OK;
     return sh_fail(checkpoint->context, SHOAL_BAD_FILE,
-                   "%s: the file is damaged: its checksum is %s, and that of its "
-                   "contents %s; use a copy of it or an earlier one",
+                   "%s: the file is damaged: its checksum is %s, but that of its "
+                   "contents %s; use another copy or an earlier checkpoint",
                    checkpoint->path, sh_shown(noted).text, text);
 }
 
 /* ---- Writing --------------------------------------------------------------------- */
 
-/* What goes into a file, and its text. */
+/* Contents of a file to be written, and its text. */
 typedef struct {
     const shoal_model *model;
     const shoal_optimizer *optimizer;
@@ -306,7 +315,7 @@ static shoal_status save(const char *path, contents *file) {
         for (int64_t i = 0; i < file->callers_count; i++)
             file->notes[file->note_count++] = file->callers[i];
         list_tensors(file);
-        /* When everything else is listed. */
+        /* After everything else is listed. */
         uint64_t sum = 0;
         for (int64_t i = 0; i < file->note_count; i++)
             sum += hash_note(file->notes[i].key, file->notes[i].value);
@@ -332,16 +341,17 @@ shoal_status shoal_checkpoint_save(const char *path, const shoal_model *model,
         (optimizer && optimizer->model != model))
         return sh_fail(context, SHOAL_INVALID,
                        "path, model or notes is NULL, note_count is negative, or the "
-                       "optimizer is another model's");
+                       "optimizer belongs to another model");
     if (optimizer && optimizer->using_average)
-        return sh_fail(context, SHOAL_INVALID, "the averaged weights are in use");
+        return sh_fail(context, SHOAL_INVALID,
+                       "the averaged weights are in use; swap them back first");
     for (int64_t i = 0; i < note_count; i++)
         if (!notes[i].key || !notes[i].value || !notes[i].key[0] ||
             strlen(notes[i].key) >= KEY ||
             strncmp(notes[i].key, OWN_NOTES, strlen(OWN_NOTES)) == 0)
             return sh_fail(context, SHOAL_INVALID,
                            "note %lld has no value, or its key is NULL, empty, longer "
-                           "than %d bytes or one of the library's",
+                           "than %d bytes or reserved by the library",
                            (long long)i, KEY - 1);
     contents file = {.model = model,
                      .optimizer = optimizer,
@@ -374,17 +384,16 @@ shoal_status shoal_checkpoint_open(shoal_context *context, const char *path,
     made->first_format = format && strcmp(format, FIRST_FORMAT) == 0;
     if (status == SHOAL_OK && !made->first_format && strcmp(format ? format : "", FORMAT))
         status = sh_fail(context, SHOAL_BAD_FILE,
-                         "%s: not a checkpoint of Shoal's: its format is \"%s\", not "
-                         "\"%s\"",
+                         "%s: not a Shoal checkpoint: its format is \"%s\", not \"%s\"",
                          path, sh_shown(format ? format : "").text, FORMAT);
     if (status == SHOAL_OK)
         *checkpoint = made;
     else
-        shoal_checkpoint_close(made);
+        shoal_checkpoint_destroy(made);
     return status;
 }
 
-void shoal_checkpoint_close(shoal_checkpoint *checkpoint) {
+void shoal_checkpoint_destroy(shoal_checkpoint *checkpoint) {
     if (!checkpoint)
         return;
     sh_safetensors_close(checkpoint->file);
@@ -403,8 +412,8 @@ static shoal_status read_config(const shoal_checkpoint *checkpoint,
     const char *text = sh_safetensors_note_of(checkpoint->file, CONFIG_NOTE);
     if (!text)
         return sh_fail(checkpoint->context, SHOAL_BAD_FILE,
-                       "%s: it has no configuration of a model%s", checkpoint->path,
-                       checkpoint->first_format ? ", as none of the first format has"
+                       "%s: it has no model configuration%s", checkpoint->path,
+                       checkpoint->first_format ? ", as in all files of the first format"
                                                 : "");
     TRY(sh_json_object_parse(checkpoint->context, checkpoint->path, text, strlen(text),
                              &object));
@@ -412,7 +421,7 @@ static shoal_status read_config(const shoal_checkpoint *checkpoint,
     json_decref(object);
     if (status == SHOAL_OK)
         return SHOAL_OK;
-    /* The path in front of the message, which may quote the file. */
+    /* The path precedes the message, which may quote the file. */
     char reason[sizeof checkpoint->context->message];
     snprintf(reason, sizeof reason, "%s", shoal_context_message(checkpoint->context));
     return sh_fail(checkpoint->context, SHOAL_BAD_FILE, "%s: %s", checkpoint->path,
@@ -429,7 +438,7 @@ shoal_status shoal_checkpoint_config(const shoal_checkpoint *checkpoint,
     return read_config(checkpoint, config);
 }
 
-/* Of the fields that give weights of the same shapes another meaning. */
+/* Compares fields that change the meaning of weights of the same shapes. */
 static shoal_status compare_config(const shoal_checkpoint *checkpoint,
                                    const shoal_model_config *mine) {
     shoal_model_config theirs;
@@ -446,10 +455,10 @@ static shoal_status compare_config(const shoal_checkpoint *checkpoint,
     if (!other)
         return SHOAL_OK;
     return sh_fail(checkpoint->context, SHOAL_INVALID,
-                   "%s: its model was made with another %s", checkpoint->path, other);
+                   "%s: its model was created with another %s", checkpoint->path, other);
 }
 
-/* At most 10^12: more than any training counts to, and products with sizes of batches fit
+/* At most 10^12, more than any training reaches, so that products with batch sizes fit
    an int64_t. */
 static bool read_count(const char *text, int64_t *value) {
     char *rest;
@@ -473,7 +482,7 @@ static shoal_status read_state(const shoal_checkpoint *checkpoint, bool optimize
         if (!text || !(row->type == COUNT ? read_count(text, place)
                                           : read_real(text, row->type, place)))
             return sh_fail(checkpoint->context, SHOAL_BAD_FILE,
-                           "%s: %s is %s; it must be a number from 0 up",
+                           "%s: %s is %s; it must be a non-negative number",
                            checkpoint->path, key, text ? sh_shown(text).text : "missing");
     }
     return SHOAL_OK;
@@ -489,8 +498,8 @@ static shoal_status require(const shoal_checkpoint *checkpoint, const char *pref
                                   one->rank, one->shape, found);
 }
 
-/* A step takes NaN and infinities from one weight to all. The mean of squares may be
-   infinite: its weight rests then. */
+/* A step spreads NaN and infinities from one weight to all. The mean of squares may be
+   infinite: its weight then stays unchanged. */
 static shoal_status check_values(const shoal_checkpoint *checkpoint,
                                  const file_tensor *tensor) {
     const char *bytes = tensor->data;
@@ -508,8 +517,8 @@ static shoal_status check_values(const shoal_checkpoint *checkpoint,
     return SHOAL_OK;
 }
 
-/* Every tensor must be there in its shape, with numbers in it; then, if `copying`, it is
-   read. */
+/* Checks that every tensor exists with its shape and finite values; then reads it if
+   `copying` is set. */
 static shoal_status visit_tensors(const shoal_checkpoint *checkpoint,
                                   const parameters *arena, const array_row *arrays,
                                   int count, bool copying) {
@@ -525,7 +534,7 @@ static shoal_status visit_tensors(const shoal_checkpoint *checkpoint,
     return SHOAL_OK;
 }
 
-/* Weights of layers that this model does not have are a mistake. */
+/* Weights of layers that this model does not have are an error. */
 static shoal_status check_count(const shoal_checkpoint *checkpoint, int64_t wanted) {
     int64_t weights = 0;
     for (int64_t i = 0; i < sh_safetensors_count(checkpoint->file); i++) {
@@ -536,7 +545,7 @@ static shoal_status check_count(const shoal_checkpoint *checkpoint, int64_t want
     if (weights == wanted)
         return SHOAL_OK;
     return sh_fail(checkpoint->context, SHOAL_BAD_FILE,
-                   "%s: it has %lld parameters, and this model has %lld",
+                   "%s: it has %lld parameters, but this model has %lld",
                    checkpoint->path, (long long)weights, (long long)wanted);
 }
 
@@ -547,7 +556,9 @@ shoal_status shoal_checkpoint_fits(const shoal_checkpoint *checkpoint,
     if (!checkpoint || !config)
         return sh_fail(checkpoint ? checkpoint->context : NULL, SHOAL_INVALID,
                        "checkpoint or config is NULL");
-    shoal_status status = sh_model_list(checkpoint->context, config, &list);
+    shoal_model_config own = shoal_model_config_defaults();
+    TRY(READ_STRUCT(checkpoint->context, shoal_model_config, config, &own));
+    shoal_status status = sh_model_list(checkpoint->context, &own, &list);
     for (int64_t i = 0; status == SHOAL_OK && i < list->count; i++)
         status = require(checkpoint, "", &list->list[i], &found);
     if (status == SHOAL_OK)
@@ -563,8 +574,8 @@ shoal_status shoal_checkpoint_load(const shoal_checkpoint *checkpoint, shoal_mod
     if (!checkpoint || !model || (optimizer && optimizer->model != model) ||
         (optimizer && optimizer->using_average))
         return sh_fail(checkpoint ? checkpoint->context : NULL, SHOAL_INVALID,
-                       "checkpoint or model is NULL, the optimizer is another model's, "
-                       "or its averaged weights are in use");
+                       "checkpoint or model is NULL, the optimizer belongs to another "
+                       "model, or its averaged weights are in use");
     TRY(compare_config(checkpoint, &model->config));
     TRY(read_state(checkpoint, optimizer != NULL, schedule != NULL, &state));
     list_arrays(model, optimizer, arrays);
@@ -584,7 +595,7 @@ shoal_status shoal_checkpoint_load(const shoal_checkpoint *checkpoint, shoal_mod
     return SHOAL_OK;
 }
 
-/* The average of no step at all is 0, and is not taken. */
+/* The average before the first step is 0, and is not loaded. */
 shoal_status shoal_checkpoint_load_average(const shoal_checkpoint *checkpoint,
                                            shoal_model *model) {
     saved_state state = {0};
@@ -600,7 +611,7 @@ shoal_status shoal_checkpoint_load_average(const shoal_checkpoint *checkpoint,
     return SHOAL_OK;
 }
 
-shoal_status shoal_model_load(shoal_context *context, const char *path, int64_t max_batch,
+shoal_status shoal_model_open(shoal_context *context, const char *path, int64_t max_batch,
                               int64_t max_rows, unsigned flags, shoal_model **model) {
     shoal_checkpoint *checkpoint;
     shoal_model_config config;
@@ -619,7 +630,7 @@ shoal_status shoal_model_load(shoal_context *context, const char *path, int64_t 
             shoal_model_create(context, &config, seed, max_batch, max_rows, flags, model);
     if (status == SHOAL_OK)
         status = shoal_checkpoint_load(checkpoint, *model, NULL, NULL);
-    shoal_checkpoint_close(checkpoint);
+    shoal_checkpoint_destroy(checkpoint);
     if (status != SHOAL_OK) {
         shoal_model_destroy(*model);
         *model = NULL;

@@ -20,7 +20,7 @@ static uint64_t take_word(uint64_t lane, uint64_t word) {
     return rotate(lane + word * p2, 31) * p1;
 }
 
-/* Four lanes side by side over all whole blocks of 32 bytes, folded into one. */
+/* Four lanes in parallel over all complete blocks of 32 bytes, folded into one. */
 static uint64_t hash_blocks(const unsigned char *bytes, size_t blocks, uint64_t seed) {
     uint64_t lanes[4] = {seed + p1 + p2, seed + p2, seed, seed - p1};
     for (size_t block = 0; block < blocks; block++)

@@ -1,5 +1,5 @@
-/* XXH64, the published 64-bit hash (xxhash.com), of bytes in memory: it finds damage, at
-   about the speed of memory. A hash is the seed of the next. */
+/* XXH64, the published 64-bit hash (xxhash.com), of bytes in memory: detects damage at
+   about the speed of memory. A hash can be the seed of the next. */
 #ifndef SHOAL_MODELS_FILES_CHECKSUM_H
 #define SHOAL_MODELS_FILES_CHECKSUM_H
 
@@ -11,13 +11,13 @@
 
 SHOAL_PRIVATE uint64_t sh_checksum(const void *bytes, size_t size, uint64_t seed);
 
-/* A sum that grows word by word, for keys of caches and their small files. */
+/* An incremental hash of words, for keys of caches and their small files. */
 static inline uint64_t mix_word(uint64_t sum, uint64_t word) {
     sum = (sum ^ word) * 0xd6e8feb86659fd93u;
     return sum ^ (sum >> 32);
 }
 
-/* The same of `size` bytes, a multiple of 4, in words of 4. */
+/* The same for `size` bytes, a multiple of 4, in words of 4. */
 static inline uint64_t mix_words(uint64_t sum, const void *bytes, size_t size) {
     for (size_t i = 0; i < size; i += 4) {
         uint32_t word;

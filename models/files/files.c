@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Some systems refuse a single transfer of 2 GiB or more. */
+/* Some systems reject a single transfer of 2 GiB or more. */
 static const size_t largest_transfer = (size_t)1 << 30;
 
 shoal_status sh_file_cannot(shoal_context *context, const char *path,
@@ -90,7 +90,7 @@ shoal_status sh_file_map_open(shoal_context *context, const char *path, file_map
     int64_t size;
     struct stat information;
     *map = (file_map){0};
-    /* A pipe without a writer would be waited for by open(). */
+    /* open() would wait for the writer of a pipe. */
     if (stat(path, &information) == 0 && !S_ISREG(information.st_mode) &&
         !S_ISDIR(information.st_mode))
         return map_descriptor(context, path, -1, -1, map);
@@ -149,8 +149,8 @@ static shoal_status read_json(shoal_context *context, const char *path, size_t l
     const shoal_status status =
         map.size > largest
             ? sh_fail(context, SHOAL_BAD_FILE,
-                      "%s: has %zu bytes, more than any such file (%zu)", path, map.size,
-                      largest)
+                      "%s: has %zu bytes, more than the limit of %zu for such a file",
+                      path, map.size, largest)
             : parse_json(context, path, (const char *)map.bytes, map.size, array, root);
     sh_file_map_close(&map);
     return status;
@@ -183,7 +183,7 @@ void sh_pages_release(void *pages, size_t size) {
         munmap(pages, size ? size : 1);
 }
 
-/* ---- Files that appear whole or not at all ---------------------------------------- */
+/* ---- Atomic replacement of files -------------------------------------------------- */
 
 enum { TEMPORARY_ATTEMPTS = 1000 };
 
@@ -191,8 +191,8 @@ struct shoal_replacement {
     shoal_context *context;
     FILE *file;
     char *path;               /* as the caller named it */
-    char target[PATH_MAX];    /* the file that it leads to */
-    char temporary[PATH_MAX]; /* "": written directly, or in its place already */
+    char target[PATH_MAX];    /* the file that it refers to */
+    char temporary[PATH_MAX]; /* "" if written directly, or already renamed */
 };
 
 int shoal_file_target(const char *path, char *target, size_t size) {
@@ -207,7 +207,7 @@ int shoal_file_target(const char *path, char *target, size_t size) {
     for (int followed = 0; followed < MOST_LINKS; followed++) {
         const ssize_t read = readlink(target, link, sizeof link - 1);
         if (read < 0)
-            return 1; /* no link: a file, or the name of a new one */
+            return 1; /* not a link: a file, or the name of a new one */
         link[read] = 0;
         const char *slash = strrchr(target, '/');
         const size_t folder = link[0] != '/' && slash ? (size_t)(slash - target) + 1 : 0;
@@ -221,8 +221,9 @@ int shoal_file_target(const char *path, char *target, size_t size) {
     return 0;
 }
 
-/* The temporary name is short and of its own, so that it fits wherever the target fits.
-   open() rather than mkstemp(): the file gets the permissions that the umask grants. */
+/* The temporary name is short and independent of the target's, so that it fits wherever
+   the target fits. open() rather than mkstemp(): the file gets the permissions that the
+   umask grants. */
 static int open_temporary(const char *target, char temporary[PATH_MAX]) {
     const char *slash = strrchr(target, '/');
     int directory = slash ? (int)(slash - target) + 1 : 0;
@@ -240,8 +241,8 @@ static int open_temporary(const char *target, char temporary[PATH_MAX]) {
     return -1;
 }
 
-/* The descriptor that a path such as /dev/stdout or /dev/fd/5 stands for, or -1. Opening
-   it would begin a file that is there at its first byte, and fails for sockets. */
+/* The descriptor named by a path such as /dev/stdout or /dev/fd/5, or -1. Opening the
+   path would truncate an existing file, and fails for sockets. */
 static int descriptor_of(const char *path) {
     int number = -1, length = 0;
     if (strcmp(path, "/dev/stdout") == 0)
@@ -255,8 +256,8 @@ static int descriptor_of(const char *path) {
     return -1;
 }
 
-/* Syncing a folder writes the names in it. A file system that cannot sync folders answers
-   EINVAL; there is nothing more to do then. */
+/* Syncing a folder makes the rename durable. A file system that cannot sync folders
+   returns EINVAL, which is ignored. */
 static bool sync_folder_of(const char *target) {
     char folder[PATH_MAX];
     const char *slash = strrchr(target, '/');
@@ -272,7 +273,7 @@ static bool sync_folder_of(const char *target) {
     return synced;
 }
 
-/* A descriptor to write to, or -1 with what could not be done in *action. */
+/* Returns a descriptor to write to, or -1 with the failed action in *action. */
 static int open_for(shoal_replacement *to, const char **action) {
     struct stat existing;
     const bool exists = stat(to->path, &existing) == 0;
@@ -289,7 +290,7 @@ static int open_for(shoal_replacement *to, const char **action) {
     const int descriptor = open_temporary(to->target, to->temporary);
     if (descriptor < 0)
         to->temporary[0] = 0;
-    /* Keeping the old file's permissions is a courtesy, and no reason to stop. */
+    /* Keeping the old file's permissions is optional. */
     else if (exists && fchmod(descriptor, existing.st_mode & 0777) != 0)
         errno = 0;
     return descriptor;

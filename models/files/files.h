@@ -1,5 +1,5 @@
-/* Files: reading and mapping them, JSON, private memory that needs no context to give
-   back, and outputs that appear whole or not at all. */
+/* Reading and mapping of files, JSON, anonymous pages that are released without a
+   context, and atomic replacement of files. */
 #ifndef SHOAL_MODELS_FILES_FILES_H
 #define SHOAL_MODELS_FILES_FILES_H
 
@@ -15,16 +15,17 @@ typedef struct {
     size_t size;
 } file_part;
 
-/* Fails with SHOAL_IO and "PATH: cannot ACTION: the reason of errno", which stays. */
+/* Fails with SHOAL_IO and "PATH: cannot ACTION: the reason of errno"; preserves
+   errno. */
 SHOAL_PRIVATE shoal_status sh_file_cannot(shoal_context *context, const char *path,
                                           const char *action);
 
-/* Opens a file, pipe or device for reading; directories are refused. *size is a regular
-   file's size and -1 for anything that only streams. */
+/* Opens a file, pipe or device for reading; directories are rejected. *size is the size
+   of a regular file and -1 for a stream. */
 SHOAL_PRIVATE shoal_status sh_file_open(shoal_context *context, const char *path,
                                         int *descriptor, int64_t *size);
 
-/* Reads until `size` bytes are there or the file ends; *got says how many are. */
+/* Reads until `size` bytes are read or the file ends; *got is the number of bytes. */
 shoal_status sh_file_read(shoal_context *context, const char *path, int descriptor,
                           void *bytes, size_t size, size_t *got);
 
@@ -36,18 +37,20 @@ typedef struct {
 
 SHOAL_PRIVATE shoal_status sh_file_map_open(shoal_context *context, const char *path,
                                             file_map *map);
-SHOAL_PRIVATE void sh_file_map_close(file_map *map); /* legal on zeroed and closed maps */
+SHOAL_PRIVATE void sh_file_map_close(file_map *map); /* zeroed and closed maps are
+                                                        allowed */
 
-/* A name from a file of unknown origin, made fit for a message. */
+/* A name from an untrusted file, made safe for a message. */
 typedef struct {
     char text[84];
 } shown_name;
 
-/* Printable ASCII; anything else is '?', and long names are cut with "...". Use it inside
-   a call: sh_fail(context, status, "'%s'", sh_shown(name).text). */
+/* Printable ASCII; other characters become '?', and long names are truncated with
+   "...". For use inside a call: sh_fail(context, status, "'%s'",
+   sh_shown(name).text). */
 SHOAL_PRIVATE shown_name sh_shown(const char *name);
 
-/* A JSON object, duplicates refused; the caller gives it back with json_decref. */
+/* A JSON object without duplicate keys; the caller releases it with json_decref. */
 SHOAL_PRIVATE shoal_status sh_json_object_parse(shoal_context *context, const char *label,
                                                 const char *text, size_t size,
                                                 json_t **root);
@@ -59,14 +62,14 @@ shoal_status sh_json_array_read(shoal_context *context, const char *path, size_t
 
 /* Zeroed pages of at least `size` bytes, or NULL with the message set. */
 void *sh_pages_allocate(shoal_context *context, size_t size);
-void sh_pages_release(void *pages, size_t size); /* the size that was asked for */
+void sh_pages_release(void *pages, size_t size); /* size: as requested */
 
-/* Files are written to .shoal-PROCESS-N.tmp and renamed: a process that was killed leaves
-   such a file, maybe a large one. Removes those of processes that are gone, and those
-   that older versions left (NAME.features.PROCESS.tmp). */
+/* Removes temporary files of processes that no longer exist (.shoal-PROCESS-N.tmp,
+   renamed when complete; possibly large), and those of older versions
+   (NAME.features.PROCESS.tmp). */
 SHOAL_PRIVATE void sh_remove_leftovers(const char *folder);
 
-/* Writes the parts one after another as a shoal_replacement of the path. */
+/* Writes the parts in order as a shoal_replacement of the path. */
 SHOAL_PRIVATE shoal_status sh_file_replace(shoal_context *context, const char *path,
                                            const file_part *parts, int count,
                                            shoal_sync sync);

@@ -11,16 +11,17 @@
 #include "models/files/files.h"
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "arrays are mapped as they are in the file, which is little-endian"
+#error "arrays are mapped without conversion, and the file format is little-endian"
 #endif
 
 static const char magic[] = "\x93NUMPY";
 enum { MAGIC_BYTES = 6, ALIGNMENT = 64 };
 
-static const char *const descriptions[] =
-    {[SHOAL_FLOAT32] = "<f4", [SHOAL_INT32] = "<i4", [SHOAL_FLOAT16] = "<f2"};
+static const char *const descriptions[] = {[SHOAL_DTYPE_FLOAT32] = "<f4",
+                                           [SHOAL_DTYPE_INT32] = "<i4",
+                                           [SHOAL_DTYPE_FLOAT16] = "<f2"};
 
-__attribute__((format(printf, 2, 3))) /* the rest of a sentence about the file */
+__attribute__((format(printf, 2, 3))) /* completes "FILE: " */
 static bool
 refuse(npy_reason *reason, const char *format, ...) {
     va_list arguments;
@@ -30,10 +31,10 @@ refuse(npy_reason *reason, const char *format, ...) {
     return false;
 }
 
-/* ---- The prefix: magic, version, length of the text ------------------------------- */
+/* ---- The prefix: magic, version, header length ------------------------------------ */
 
-/* From the first NPY_PREFIX bytes (fewer if the file has no more): where the text begins
-   and where the data does. */
+/* Finds the start of the text and of the data from the first NPY_PREFIX bytes (fewer if
+   the file is shorter). */
 static bool measure(const unsigned char *bytes, size_t size, size_t *text_begin,
                     size_t *data_begin, npy_reason *reason) {
     if (size == 0)
@@ -46,37 +47,36 @@ static bool measure(const unsigned char *bytes, size_t size, size_t *text_begin,
         return refuse(reason, "is not a .npy file (its first bytes are not \\x93NUMPY); "
                               "write it with numpy.save");
     if (size < MAGIC_BYTES + 2)
-        return refuse(reason, "is truncated: it ends in its version; copy it again");
+        return refuse(reason, "is truncated in its version; copy it again");
     int major = bytes[MAGIC_BYTES], minor = bytes[MAGIC_BYTES + 1];
     if (major < 1 || major > 3 || minor != 0)
         return refuse(reason,
-                      "has .npy version %d.%d; versions 1.0, 2.0 and 3.0 are read", major,
-                      minor);
+                      "has .npy version %d.%d; versions 1.0, 2.0 and 3.0 are supported",
+                      major, minor);
     int length_bytes = major == 1 ? 2 : 4;
     *text_begin = (size_t)(MAGIC_BYTES + 2 + length_bytes);
     if (size < *text_begin)
-        return refuse(reason,
-                      "is truncated: it ends in its header's length; copy it again");
+        return refuse(reason, "is truncated in the length of its header; copy it again");
     size_t length = 0; /* little-endian */
     for (int i = length_bytes - 1; i >= 0; i--)
         length = length << 8 | bytes[MAGIC_BYTES + 2 + i];
     if (length > NPY_LARGEST_HEADER)
-        return refuse(reason,
-                      "claims a header of %zu bytes, more than the %d that are read; "
-                      "the file is damaged",
-                      length, NPY_LARGEST_HEADER);
+        return refuse(
+            reason,
+            "has a header of %zu bytes, more than the limit of %d; the file is damaged",
+            length, NPY_LARGEST_HEADER);
     *data_begin = *text_begin + length;
     return true;
 }
 
-/* ---- The text: a small part of Python's grammar ----------------------------------- */
+/* ---- The text: a small subset of Python's grammar --------------------------------- */
 
 typedef struct {
     const char *at, *end;
     npy_reason *reason;
 } cursor;
 
-/* The next character that is not white space, not consumed; 0 at the end. */
+/* The next character that is not white space, without consuming it; 0 at the end. */
 static char peek(cursor *text) {
     while (text->at < text->end && *text->at && strchr(" \t\n\r\f", *text->at))
         text->at++;
@@ -96,8 +96,8 @@ static bool expect(cursor *text, char wanted, const char *where) {
                   where);
 }
 
-/* A quoted string without escapes, its contents copied with anything that a terminal
-   might obey replaced, and cut to what the longest known name needs. */
+/* Copies a quoted string without escapes; replaces control characters and truncates it
+   to the length of the longest known name. */
 enum { WORD = 24 };
 
 static bool read_string(cursor *text, char word[WORD]) {
@@ -114,7 +114,7 @@ static bool read_string(cursor *text, char word[WORD]) {
     }
     word[length] = 0;
     if (text->at == text->end)
-        return refuse(text->reason, "has a damaged header: a string without end");
+        return refuse(text->reason, "has a damaged header: an unterminated string");
     text->at++;
     return true;
 }
@@ -150,8 +150,7 @@ static bool read_shape(cursor *text, npy_header *header) {
                           "has a negative dimension in its shape; the file is damaged");
         if (first < '0' || first > '9')
             return refuse(text->reason,
-                          "has a damaged header: its shape is not a tuple of whole "
-                          "numbers");
+                          "has a damaged header: its shape is not a tuple of integers");
         int64_t sum = 0;
         for (; text->at < text->end && *text->at >= '0' && *text->at <= '9'; text->at++)
             if (__builtin_mul_overflow(sum, 10, &sum) ||
@@ -159,11 +158,11 @@ static bool read_shape(cursor *text, npy_header *header) {
                 return refuse(text->reason,
                               "has a dimension beyond 64 bits in its shape; the file "
                               "is damaged");
-        if (text->at < text->end && *text->at == 'L') /* as Python 2 wrote them */
+        if (text->at < text->end && *text->at == 'L') /* Python 2 suffix */
             text->at++;
-        if (header->rank == SHOAL_MAX_RANK)
+        if (header->rank == SHOAL_MAX_DIMENSIONS)
             return refuse(text->reason, "has more than %d dimensions; reshape it",
-                          SHOAL_MAX_RANK);
+                          SHOAL_MAX_DIMENSIONS);
         header->shape[header->rank++] = sum;
         comma = accept(text, ',');
     }
@@ -174,9 +173,9 @@ static bool read_shape(cursor *text, npy_header *header) {
 
 /* ---- The three keys --------------------------------------------------------------- */
 
-/* "float64" for "<f8": names for the message, where the letter and size make one. */
+/* A readable type name for messages, such as "float64" for "<f8". */
 static void name_type(const char *descr, char name[WORD]) {
-    enum { SIZED = 4 }; /* the first ones, whose names end in their bits */
+    enum { SIZED = 4 }; /* the first ones, whose names end in their number of bits */
     static const struct {
         char letter;
         const char *name;
@@ -201,10 +200,10 @@ static bool read_type(cursor *text, npy_header *header) {
     char descr[WORD], name[WORD];
     if (peek(text) == '[')
         return refuse(text->reason,
-                      "holds structured records; save one field as float32");
+                      "contains structured records; save one field as float32");
     if (!read_string(text, descr))
         return false;
-    for (int i = SHOAL_FLOAT32; i <= SHOAL_FLOAT16; i++) {
+    for (int i = SHOAL_DTYPE_FLOAT32; i <= SHOAL_DTYPE_FLOAT16; i++) {
         if (strcmp(descr, descriptions[i]) == 0) {
             header->dtype = (shoal_dtype)i;
             return true;
@@ -214,25 +213,25 @@ static bool read_type(cursor *text, npy_header *header) {
     if (strcmp(descr, ">f4") == 0 || strcmp(descr, ">i4") == 0 ||
         strcmp(descr, ">f2") == 0)
         return refuse(text->reason,
-                      "holds big-endian %s ('%s'); save it with .astype('<%s')", name,
+                      "contains big-endian %s ('%s'); save it with .astype('<%s')", name,
                       descr, descr + 1);
     if (strcmp(name, "float32") == 0 || strcmp(name, "int32") == 0)
-        return refuse(text->reason,
-                      "holds %s without a byte order ('%s'); save it with "
-                      ".astype('<%c4')",
-                      name, descr, name[0]);
+        return refuse(
+            text->reason,
+            "contains %s without a byte order ('%s'); save it with .astype('<%c4')", name,
+            descr, name[0]);
     return refuse(text->reason,
-                  "holds %s ('%s'); little-endian float32, float16 and int32 are read: "
-                  "save it with .astype('float32')",
+                  "contains %s ('%s'); little-endian float32, float16 and int32 are "
+                  "supported: save it with .astype('float32')",
                   name, descr);
 }
 
 enum { HAS_TYPE = 1, HAS_ORDER = 2, HAS_SHAPE = 4, HAS_ALL = 7 };
 
-/* ---- The whole -------------------------------------------------------------------- */
+/* ---- The complete header ---------------------------------------------------------- */
 
 bool sh_npy_data_bytes(shoal_dtype dtype, int rank, const int64_t *shape, size_t *bytes) {
-    int64_t product = descriptions[dtype][2] - '0'; /* bytes of an element */
+    int64_t product = descriptions[dtype][2] - '0'; /* bytes per element */
     bool empty = false;
     for (int i = 0; i < rank; i++) {
         if (shape[i] < 0)
@@ -277,7 +276,7 @@ bool sh_npy_parse(const unsigned char *bytes, size_t size, npy_header *header,
                                                             : 0;
         if (!item || (seen & item))
             return refuse(text.reason, "has a damaged header: its key '%s' is %s", key,
-                          item ? "there twice" : "unknown");
+                          item ? "a duplicate" : "unknown");
         seen |= item;
         if (!(item == HAS_TYPE    ? read_type(&text, header)
               : item == HAS_ORDER ? read_boolean(&text, &fortran)
@@ -297,7 +296,7 @@ bool sh_npy_parse(const unsigned char *bytes, size_t size, npy_header *header,
                            &header->data_bytes))
         return refuse(reason,
                       "has a shape whose size is beyond 64 bits; the file is damaged");
-    /* C and Fortran order are the same where at most one dimension is above 1. */
+    /* C and Fortran order are equal if at most one dimension exceeds 1. */
     int longer = 0;
     for (int i = 0; i < header->rank; i++)
         longer += header->shape[i] > 1;
@@ -309,7 +308,7 @@ bool sh_npy_parse(const unsigned char *bytes, size_t size, npy_header *header,
 
 size_t sh_npy_print(shoal_dtype dtype, int rank, const int64_t *shape,
                     unsigned char text[NPY_PRINTED]) {
-    char dimensions[SHOAL_MAX_RANK * 24] = "";
+    char dimensions[SHOAL_MAX_DIMENSIONS * 24] = "";
     size_t used = 0;
     for (int i = 0; i < rank; i++)
         used += (size_t)snprintf(dimensions + used, sizeof dimensions - used,
@@ -336,27 +335,28 @@ typedef struct {
     shoal_context *context;
     const char *path;
     int descriptor;
-    int64_t size; /* -1 where it is only known at the end */
+    int64_t size; /* -1 if only known at the end */
 } source;
 
 static shoal_status wrong_size(const source *file, const npy_header *header, size_t got) {
     if (got > header->data_bytes)
         return sh_fail(file->context, SHOAL_BAD_FILE,
-                       "%s: goes on after the %zu bytes of data that its shape needs; "
-                       "save it again, one array per file",
+                       "%s: has more than the %zu bytes of data that its shape requires; "
+                       "save one array per file",
                        file->path, header->data_bytes);
-    return sh_fail(
-        file->context, SHOAL_BAD_FILE,
-        "%s: is truncated: %zu bytes of data where its shape needs %zu; copy it again",
-        file->path, got, header->data_bytes);
+    return sh_fail(file->context, SHOAL_BAD_FILE,
+                   "%s: is truncated: it has %zu bytes of data, but its shape requires "
+                   "%zu; copy it again",
+                   file->path, got, header->data_bytes);
 }
 
-/* Leaves the descriptor where the data begins. head: room for the longest header. */
+/* Leaves the descriptor at the start of the data. head: room for the longest header. */
 static shoal_status read_header(const source *file, unsigned char *head,
                                 npy_header *header) {
     size_t got, more = 0, text_begin = 0, data_begin = 0;
     npy_reason reason;
-    /* Version 1 has a prefix of 10; what is read beyond it is text in a legal header. */
+    /* Version 1 has a prefix of 10 bytes; the bytes read beyond it are part of any
+       valid header. */
     TRY(sh_file_read(file->context, file->path, file->descriptor, head, NPY_PREFIX,
                      &got));
     const bool measured = measure(head, got, &text_begin, &data_begin, &reason);
@@ -370,7 +370,7 @@ static shoal_status read_header(const source *file, unsigned char *head,
 
 static shoal_status load_data(const source *file, const npy_header *header,
                               shoal_array *array) {
-    /* One byte more than there should be tells whether the file ends where it should. */
+    /* Requests one extra byte to detect files that are too long. */
     size_t bytes = header->data_bytes + 1, got;
     void *pages = sh_pages_allocate(file->context, bytes);
     if (!pages)
@@ -388,7 +388,7 @@ static shoal_status load_data(const source *file, const npy_header *header,
     return SHOAL_OK;
 }
 
-/* A file is mapped, where its data are aligned; what only streams is read. */
+/* Maps a regular file with aligned data; reads streams. */
 static shoal_status read_data(const source *file, const npy_header *header,
                               shoal_array *array) {
     if (file->size < 0)
@@ -420,12 +420,12 @@ static shoal_status read_array(const source *file, shoal_array *array) {
     TRY(status);
     TRY(read_data(file, &header, array));
     array->dtype = header.dtype;
-    array->rank = header.rank;
+    array->dimensions = header.rank;
     memcpy(array->shape, header.shape, sizeof array->shape);
     return SHOAL_OK;
 }
 
-/* A context whose options were refused keeps saying why. */
+/* A context whose options were rejected repeats its message. */
 static shoal_status check_arguments(shoal_context *context, const char *path,
                                     const shoal_array *array) {
     if (!context || !context->kernels)
@@ -459,18 +459,18 @@ shoal_status shoal_array_write(shoal_context *context, const char *path,
     size_t bytes;
     unsigned char header[NPY_PRINTED];
     TRY(check_arguments(context, path, array));
-    if (array->dtype < SHOAL_FLOAT32 || array->dtype > SHOAL_FLOAT16)
-        return sh_fail(context, SHOAL_INVALID, "%s: an array of unknown type %d", path,
+    if (array->dtype < SHOAL_DTYPE_FLOAT32 || array->dtype > SHOAL_DTYPE_FLOAT16)
+        return sh_fail(context, SHOAL_INVALID, "%s: an array with unknown type %d", path,
                        (int)array->dtype);
-    if (array->rank < 0 || array->rank > SHOAL_MAX_RANK)
+    if (array->dimensions < 0 || array->dimensions > SHOAL_MAX_DIMENSIONS)
         return sh_fail(context, SHOAL_INVALID,
-                       "%s: an array of rank %d; 0 to %d is possible", path, array->rank,
-                       SHOAL_MAX_RANK);
-    if (!sh_npy_data_bytes(array->dtype, array->rank, array->shape, &bytes))
-        return sh_fail(context, SHOAL_INVALID, "%s: an array of impossible shape", path);
+                       "%s: an array with %d dimensions; 0 to %d are supported", path,
+                       array->dimensions, SHOAL_MAX_DIMENSIONS);
+    if (!sh_npy_data_bytes(array->dtype, array->dimensions, array->shape, &bytes))
+        return sh_fail(context, SHOAL_INVALID, "%s: an array with an invalid shape", path);
     if (bytes > 0 && !array->data)
         return sh_fail(context, SHOAL_INVALID, "%s: an array without data", path);
-    const file_part parts[] = {{header, sh_npy_print(array->dtype, array->rank,
+    const file_part parts[] = {{header, sh_npy_print(array->dtype, array->dimensions,
                                                      array->shape, header)},
                                {array->data, bytes}};
     return sh_file_replace(context, path, parts, 2, SHOAL_SYNC_NONE);

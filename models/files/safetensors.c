@@ -10,23 +10,23 @@
 
 enum {
     SAFETENSORS_LENGTH = 8,                 /* bytes of the header's length */
-    SAFETENSORS_LARGEST_HEADER = 100000000, /* the format's own limit */
+    SAFETENSORS_LARGEST_HEADER = 100000000, /* limit of the format */
 };
 #define SAFETENSORS_METADATA "__metadata__"
 
 struct safetensors {
     shoal_context *context;
-    const char *label;    /* the file's name, for messages */
-    json_t *root;         /* the header, whose text the names are; NULL: of shards */
+    const char *label;    /* file name for messages */
+    json_t *root;         /* the header, which owns the names; NULL for shards */
     file_tensor *tensors; /* [count], sorted by name */
     int64_t count;
-    file_map map;         /* of a file of its own */
-    safetensors **shards; /* [shard_count]: the tensors are theirs */
+    file_map map;         /* NULL for shards */
+    safetensors **shards; /* [shard_count]: own the tensors */
     int64_t shard_count;
 };
 
-/* What an object is made of, in one block: itself, its label, room for `count` tensors
-   and for as many shards and their names as there may be. */
+/* One block: the object, its label, and room for `count` tensors and for as many shards
+   and names. */
 typedef struct {
     safetensors file;
     const char *label;
@@ -58,8 +58,8 @@ static shoal_status make_file(file_parts *parts, safetensors **file) {
 typedef struct {
     shoal_context *context;
     const char *label;
-    const unsigned char *data; /* the tensors' bytes */
-    size_t size;               /* of them */
+    const unsigned char *data; /* bytes of all tensors */
+    size_t size;               /* of data */
 } data_buffer;
 
 static shoal_status refuse(const data_buffer *buffer, const char *name,
@@ -68,7 +68,7 @@ static shoal_status refuse(const data_buffer *buffer, const char *name,
                    sh_shown(name).text, what);
 }
 
-/* Integers only: 2.0 is a real number, and larger ones than 2^63 - 1 never get here. */
+/* Integers only: 2.0 is a real number, and numbers above 2^63 - 1 do not get here. */
 static bool count_of(const json_t *value, int64_t *count) {
     *count = json_is_integer(value) ? (int64_t)json_integer_value(value) : -1;
     return *count >= 0;
@@ -86,7 +86,7 @@ static shoal_status read_tensor(const data_buffer *buffer, const json_t *descrip
         return refuse(buffer, tensor->name, "it has no 'dtype'");
     if (!sh_dtype_from_name(dtype, &tensor->dtype))
         return sh_fail(buffer->context, SHOAL_BAD_FILE,
-                       "%s: tensor '%s': type '%s' is not known", buffer->label,
+                       "%s: tensor '%s': unknown type '%s'", buffer->label,
                        sh_shown(tensor->name).text, sh_shown(dtype).text);
     if (!json_is_array(shape))
         return refuse(buffer, tensor->name, "its 'shape' is not a list");
@@ -95,14 +95,13 @@ static shoal_status read_tensor(const data_buffer *buffer, const json_t *descrip
     tensor->rank = (int)json_array_size(shape);
     for (int i = 0; i < tensor->rank; i++)
         if (!count_of(json_array_get(shape, (size_t)i), &tensor->shape[i]))
-            return refuse(buffer, tensor->name, "a dimension is not a whole number");
+            return refuse(buffer, tensor->name, "a dimension is not an integer");
     if (!json_is_array(offsets) || json_array_size(offsets) != 2 ||
         !count_of(json_array_get(offsets, 0), &begin) ||
         !count_of(json_array_get(offsets, 1), &end))
-        return refuse(buffer, tensor->name,
-                      "its 'data_offsets' are not two whole numbers");
+        return refuse(buffer, tensor->name, "its 'data_offsets' are not two integers");
     if (begin > end || (uint64_t)end > buffer->size)
-        return refuse(buffer, tensor->name, "its 'data_offsets' lie outside the file");
+        return refuse(buffer, tensor->name, "its 'data_offsets' are outside the file");
     if (!sh_dtype_bytes(tensor->dtype, tensor->rank, tensor->shape, &elements,
                         &tensor->bytes))
         return refuse(buffer, tensor->name, "its shape is larger than any file");
@@ -113,7 +112,7 @@ static shoal_status read_tensor(const data_buffer *buffer, const json_t *descrip
     return SHOAL_OK;
 }
 
-/* ---- The whole header ------------------------------------------------------------- */
+/* ---- The header ------------------------------------------------------------------- */
 
 static bool are_strings(json_t *object) {
     const char *key;
@@ -144,7 +143,7 @@ static shoal_status read_tensors(const data_buffer *buffer, json_t *root,
         *next = (file_tensor){.name = name};
         TRY(read_tensor(buffer, json_object_iter_value(i), next++));
     }
-    /* Sorted by place, each tensor begins where the one before it ended. */
+    /* Sorted by offset, each tensor must begin where the previous one ends. */
     const unsigned char *expected = buffer->data;
     if (file->count > 0)
         qsort(file->tensors, (size_t)file->count, sizeof *file->tensors, compare_places);
@@ -158,7 +157,7 @@ static shoal_status read_tensors(const data_buffer *buffer, json_t *root,
     }
     if (expected != buffer->data + buffer->size)
         return sh_fail(buffer->context, SHOAL_BAD_FILE,
-                       "%s: %zu bytes after the last tensor belong to none",
+                       "%s: %zu bytes after the last tensor do not belong to a tensor",
                        buffer->label, (size_t)(buffer->data + buffer->size - expected));
     sh_file_tensors_sort(file->tensors, file->count);
     return SHOAL_OK;
@@ -180,7 +179,7 @@ shoal_status sh_safetensors_parse(shoal_context *context, const char *label,
                        label, (unsigned long long)length);
     if (length > size - SAFETENSORS_LENGTH)
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: ends within its header; the file was cut short", label);
+                       "%s: is truncated in its header; copy it again", label);
     const char *header = (const char *)bytes + SAFETENSORS_LENGTH;
     if (length == 0 || header[0] != '{')
         return sh_fail(context, SHOAL_BAD_FILE, "%s: its header does not begin with '{'",
@@ -206,7 +205,7 @@ shoal_status sh_safetensors_parse(shoal_context *context, const char *label,
         json_decref(root);
         return status;
     }
-    status = read_tensors(&buffer, root, *file); /* the file has the tree now */
+    status = read_tensors(&buffer, root, *file); /* the file owns the tree now */
     if (status != SHOAL_OK) {
         sh_safetensors_close(*file);
         *file = NULL;
@@ -226,7 +225,8 @@ static int compare_text(const void *left, const void *right) {
     return strcmp(*(const char *const *)left, *(const char *const *)right);
 }
 
-/* The shards' names, each once, in order; they are the JSON tree's own. */
+/* Lists the shards' names without duplicates, in order; they are owned by the JSON
+   tree. */
 static shoal_status list_shards(const shard_index *index, const char **names,
                                 int64_t *count) {
     int64_t all = 0, kept = 0;
@@ -236,7 +236,7 @@ static shoal_status list_shards(const shard_index *index, const char **names,
         if (!name || !name[0] || strchr(name, '/') || strcmp(name, "..") == 0)
             return sh_fail(
                 index->context, SHOAL_BAD_FILE,
-                "%s: tensor '%s' should be mapped to the name of a file beside it",
+                "%s: tensor '%s' must be mapped to the name of a file in the same folder",
                 index->path, sh_shown(json_object_iter_key(i)).text);
         names[all++] = name;
     }
@@ -261,7 +261,8 @@ static shoal_status open_one(shoal_context *context, const char *path,
     return status;
 }
 
-/* Opens a shard and appends its tensors; each must be mapped to this shard. */
+/* Opens a shard and appends its tensors, all of which the index must map to this
+   shard. */
 static shoal_status take_shard(const shard_index *index, const char *name,
                                safetensors *file) {
     char path[PATH_MAX];
@@ -279,15 +280,17 @@ static shoal_status take_shard(const shard_index *index, const char *name,
         const char *mapped =
             json_string_value(json_object_get(index->weight_map, tensor));
         if (!mapped || strcmp(mapped, name) != 0 || file->count == room)
-            return sh_fail(index->context, SHOAL_BAD_FILE,
-                           "%s: tensor '%s' lies in '%s', which the index does not say",
-                           index->path, sh_shown(tensor).text, sh_shown(name).text);
+            return sh_fail(
+                index->context, SHOAL_BAD_FILE,
+                "%s: tensor '%s' is in '%s', but the index maps it to another file",
+                index->path, sh_shown(tensor).text, sh_shown(name).text);
         file->tensors[file->count++] = shard->tensors[i];
     }
     return SHOAL_OK;
 }
 
-/* Every tensor in a shard was mapped to it, so equal counts mean that none is missing. */
+/* Every tensor in a shard was mapped to it, so equal counts mean that none is
+   missing. */
 static shoal_status open_shards(const shard_index *index, const char **names,
                                 safetensors *file) {
     int64_t count = 0;
@@ -296,7 +299,7 @@ static shoal_status open_shards(const shard_index *index, const char **names,
         TRY(take_shard(index, names[i], file));
     if (file->count != (int64_t)json_object_size(index->weight_map))
         return sh_fail(index->context, SHOAL_BAD_FILE,
-                       "%s: names %zu tensors, but the files have %lld of them",
+                       "%s: maps %zu tensors, but the files have %lld of them",
                        index->path, json_object_size(index->weight_map),
                        (long long)file->count);
     sh_file_tensors_sort(file->tensors, file->count);
@@ -316,7 +319,7 @@ static shoal_status open_index(shoal_context *context, const char *path,
     shoal_status status =
         tensors > 0 ? make_file(&parts, file)
                     : sh_fail(context, SHOAL_BAD_FILE,
-                              "%s: has no 'weight_map' of tensors and files", path);
+                              "%s: has no 'weight_map' from tensors to files", path);
     if (status == SHOAL_OK) {
         (*file)->count = 0;
         status = open_shards(&index, parts.names, *file);
@@ -370,7 +373,7 @@ shoal_status sh_safetensors_require(shoal_context *context, const safetensors *f
         return sh_fail(context, SHOAL_BAD_FILE, "%s: has no tensor '%s'", file->label,
                        sh_shown(name).text);
     if ((*tensor)->dtype != dtype)
-        return sh_fail(context, SHOAL_BAD_FILE, "%s: tensor '%s' is %s and should be %s",
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: tensor '%s' is %s instead of %s",
                        file->label, sh_shown(name).text, sh_dtype_name((*tensor)->dtype),
                        sh_dtype_name(dtype));
     if (!sh_file_tensor_has_shape(*tensor, rank, shape))
@@ -387,17 +390,17 @@ const char *sh_safetensors_note_of(const safetensors *file, const char *key) {
     return json_string_value(json_object_get(sh_safetensors_notes(file), key));
 }
 
-/* ---- Writing: a header by jansson, then the tensors' bytes from where they are ---- */
+/* ---- Writing: the header by jansson, then the tensors' bytes in place ------------- */
 
 typedef struct {
     shoal_context *context;
     const char *path;
-    const file_tensor **order; /* [count], as they lie in the file */
+    const file_tensor **order; /* [count], in the order of the file */
     file_part *parts;          /* [count + 2]: length, header, tensors */
     int64_t count;
 } writing;
 
-/* Larger elements first, so that each tensor is aligned to its own. */
+/* Larger elements first, so that each tensor is aligned to its element size. */
 static int compare_for_writing(const void *left, const void *right) {
     const file_tensor *a = *(const file_tensor *const *)left;
     const file_tensor *b = *(const file_tensor *const *)right;
@@ -412,7 +415,7 @@ static shoal_status cannot_write(const writing *out, const char *name, const cha
                    sh_shown(name).text, what);
 }
 
-/* Adds to an object; a name that is there already, or not UTF-8, is refused. */
+/* Adds to an object; duplicate names and invalid UTF-8 are rejected. */
 static shoal_status add(const writing *out, json_t *object, const char *name,
                         json_t *value) {
     if (!name[0] || json_object_get(object, name)) {
@@ -436,12 +439,12 @@ static shoal_status describe(const writing *out, json_t *root, const shoal_note 
         const file_tensor *tensor = out->order[i];
         size_t bytes;
         if (strcmp(tensor->name, SAFETENSORS_METADATA) == 0)
-            return cannot_write(out, tensor->name, "the name is the format's own");
+            return cannot_write(out, tensor->name, "the name is reserved by the format");
         if (tensor->rank < 0 || tensor->rank > FILE_TENSOR_RANK ||
             !sh_dtype_bytes(tensor->dtype, tensor->rank, tensor->shape, &elements,
                             &bytes) ||
             __builtin_add_overflow(begin, (int64_t)bytes, &end))
-            return cannot_write(out, tensor->name, "its shape is impossible");
+            return cannot_write(out, tensor->name, "its shape is invalid");
         out->parts[i + 2] = (file_part){tensor->data, bytes};
         json_t *shape = json_array();
         for (int d = 0; d < tensor->rank; d++)
@@ -462,8 +465,7 @@ static shoal_status write_file(const writing *out, const json_t *root, bool dura
     const size_t size = (text + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (size > SAFETENSORS_LARGEST_HEADER)
         return sh_fail(out->context, SHOAL_INVALID,
-                       "%s: its header would be larger than the format allows",
-                       out->path);
+                       "%s: its header would exceed the limit of the format", out->path);
     char *header = text > 0 ? malloc(size) : NULL;
     if (!header)
         return sh_fail(out->context, SHOAL_NO_MEMORY, "%s: out of memory for its header",

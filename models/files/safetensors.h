@@ -1,9 +1,9 @@
 /* safetensors: 8 bytes of little-endian header length, a JSON object, and the tensors'
-   bytes. The reader refuses what the format's own library refuses: a header beyond
-   100 MB or the file, text that is not UTF-8 or not one JSON object, duplicate names,
+   bytes. The reader rejects what the format's own library rejects: a header beyond 100
+   MB or the file, text that is not UTF-8 or not one JSON object, duplicate names,
    metadata that are not strings, unknown types, dimensions or offsets that are not
-   plain non-negative integers, sizes that differ from the shape's, and tensors that
-   overlap, leave gaps or do not end where the file ends.
+   non-negative integers, sizes that differ from the shape's, and tensors that overlap,
+   leave gaps or do not end at the end of the file.
 
        safetensors *file;
        shoal_status status = sh_safetensors_open(context, "model.safetensors", &file);
@@ -19,9 +19,9 @@
 
 typedef struct safetensors safetensors;
 
-/* Maps a .safetensors file, or all the shards of a "*.index.json" whose weight_map names
-   them (in its own folder); every tensor must lie in the shard that the map says, and
-   the shards hold no others. On failure *file is NULL. */
+/* Maps a .safetensors file, or all shards of an "*.index.json" whose weight_map names
+   them (in the same folder); the tensors in the shards must be exactly those of the
+   map. On failure *file is NULL. */
 SHOAL_PRIVATE shoal_status sh_safetensors_open(shoal_context *context, const char *path,
                                                safetensors **file);
 /* The same for one file's bytes, which must outlive the object. `label` names them in
@@ -30,16 +30,17 @@ shoal_status sh_safetensors_parse(shoal_context *context, const char *label,
                                   const unsigned char *bytes, size_t size,
                                   safetensors **file);
 SHOAL_PRIVATE void
-sh_safetensors_close(safetensors *file); /* NULL is legal; its context must be alive */
+sh_safetensors_close(safetensors *file); /* NULL is allowed; its context must still
+                                            exist */
 
 SHOAL_PRIVATE int64_t sh_safetensors_count(const safetensors *file);
-/* In the names' order (strcmp), index from 0. Valid until close. */
+/* Sorted by name (strcmp), index from 0. Valid until close. */
 SHOAL_PRIVATE const file_tensor *sh_safetensors_at(const safetensors *file,
                                                    int64_t index);
-/* NULL when there is none. */
+/* NULL if there is none. */
 const file_tensor *sh_safetensors_find(const safetensors *file, const char *name);
-/* As find, but absence, another type or another shape is SHOAL_BAD_FILE with a message
-   that names the file and the tensor. */
+/* Like find, but absence, another type or another shape is SHOAL_BAD_FILE with a
+   message that names the file and the tensor. */
 shoal_status sh_safetensors_require(shoal_context *context, const safetensors *file,
                                     const char *name, tensor_dtype dtype, int rank,
                                     const int64_t *shape, const file_tensor **tensor);
@@ -48,10 +49,10 @@ shoal_status sh_safetensors_require(shoal_context *context, const safetensors *f
 json_t *sh_safetensors_notes(const safetensors *file);
 const char *sh_safetensors_note_of(const safetensors *file, const char *key);
 
-/* Writes tensors (`bytes` is not looked at: the shape says it) and notes as
-   sh_file_replace does: the file appears whole or not at all. Larger elements first, then
-   by name, so that every tensor is aligned to its type; the header is padded to 8 bytes.
-   Names must be UTF-8, not empty, not "__metadata__", and different. */
+/* Writes tensors (`bytes` is ignored: the shape determines it) and notes atomically
+   with sh_file_replace. Larger elements come first, then names in order, so that every
+   tensor is aligned to its type; the header is padded to 8 bytes. Names must be UTF-8,
+   not empty, not "__metadata__", and distinct. */
 shoal_status sh_safetensors_write(shoal_context *context, const char *path,
                                   const file_tensor *tensors, int64_t count,
                                   const shoal_note *notes, int64_t note_count,

@@ -50,7 +50,7 @@ static int64_t block_of(tensor_dtype dtype) {
 
 bool sh_dtype_bytes(tensor_dtype dtype, int rank, const int64_t *shape, int64_t *elements,
                     size_t *bytes) {
-    /* A 0 counts as 1, so that {0, 2^62, 2^62} is refused like {1, 2^62, 2^62}. */
+    /* A 0 counts as 1, so that {0, 2^62, 2^62} is rejected like {1, 2^62, 2^62}. */
     const int64_t block = block_of(dtype);
     int64_t product = (int64_t)sh_dtype_size(dtype);
     bool empty = false;
@@ -96,8 +96,8 @@ void sh_quantised_block(tensor_dtype dtype, const void *block, int8_t values[DTY
     if (dtype == DTYPE_Q8_0)
         memcpy(values, rest, DTYPE_BLOCK);
     else {
-        /* Four bits of each number, and the fifth where there is one: the first half of a
-           block in the lower bits, the second in the upper ones. */
+        /* Four bits of each number, plus the fifth if there is one: the first half of a
+           block in the low nibbles, the second in the high ones. */
         const unsigned char *low = rest + (five ? 4 : 0);
         for (int i = 0; i < DTYPE_BLOCK; i++) {
             const int four = low[i % 16] >> (i < 16 ? 0 : 4) & 15;
@@ -147,7 +147,7 @@ shoal_status sh_file_tensor_to_f32(shoal_context *context, const file_tensor *te
         break;
     default:
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "'%s' is of type %s; it should be F32, F16, BF16 or F64",
+                       "'%s' has type %s; F32, F16, BF16 and F64 are supported",
                        sh_shown(tensor->name).text, sh_dtype_name(tensor->dtype));
     }
     return SHOAL_OK;

@@ -44,6 +44,9 @@ typedef struct {
     int8_t bytes[PACKED_GROUP][PACKED_OUTPUTS];
 } packed_group;
 
+/* Tiles of a product of two float matrices. */
+enum { PRODUCT_ROWS = 12, PRODUCT_COLUMNS = 32, PRODUCT_SLACK = 4 };
+
 /* Matrices of bytes: blocks of PACKED_OUTPUTS outputs. A weight is scales[j] times its
    byte; four inputs of an output lie together, [quads][PACKED_OUTPUTS][4], with zeros
    behind the last input. No two bytes that vpmaddubsw adds (of inputs 2 i and 2 i + 1)

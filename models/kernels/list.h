@@ -45,6 +45,18 @@
        block of a packed matrix (packed_form below). */                                  \
     KERNEL(packed, (int64_t inputs, const void *w, int form, const float *x, int width,  \
                     int rows, float *y, int64_t stride))                                 \
+    /* Rows of the left factor of a product, side by side: panel[k][r] = x[r][k], or     \
+       x[k][r] where depth_major is not 0, for r < rows <= PRODUCT_ROWS, and 0 up to     \
+       PRODUCT_ROWS. Rows of x are `stride` apart. PRODUCT_SLACK floats after the panel  \
+       may be overwritten. */                                                            \
+    KERNEL(product_panel, (int64_t depth, int rows, const float *x, int64_t stride,      \
+                           int depth_major, float *panel))                               \
+    /* c[r][j] = (onto: c[r][j] +) sum over k, in order, by fused multiply-add, of       \
+       a[k][r] * b[k][j], for r < rows <= PRODUCT_ROWS and j < columns <=                \
+       PRODUCT_COLUMNS: the same bits on every instruction set. a is                     \
+       [depth][PRODUCT_ROWS], b [depth][PRODUCT_COLUMNS]. */                             \
+    KERNEL(product_tile, (int64_t depth, const float *a, const float *b, int rows,       \
+                          int columns, int onto, float *c, int64_t stride))              \
     /* Two bfloat16 numbers in each word of panel [inputs / 2][PACKED_ROWS], nearest of  \
        x [rows][inputs], which is even; zeros beside the rows. */                        \
     KERNEL(bf16_panel, (int64_t inputs, int rows, const float *x, int64_t stride,        \

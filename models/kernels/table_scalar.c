@@ -29,6 +29,26 @@ static void packed(int64_t inputs, const void *w, int form, const float *x, int 
         }
 }
 
+static void product_panel(int64_t depth, int rows, const float *x, int64_t stride,
+                          int depth_major, float *panel) {
+    for (int64_t k = 0; k < depth; k++)
+        for (int r = 0; r < PRODUCT_ROWS; r++)
+            panel[k * PRODUCT_ROWS + r] = r >= rows     ? 0
+                                          : depth_major ? x[k * stride + r]
+                                                        : x[r * stride + k];
+}
+
+static void product_tile(int64_t depth, const float *a, const float *b, int rows,
+                         int columns, int onto, float *c, int64_t stride) {
+    for (int r = 0; r < rows; r++)
+        for (int j = 0; j < columns; j++) {
+            float sum = 0;
+            for (int64_t k = 0; k < depth; k++)
+                sum = fmaf(a[k * PRODUCT_ROWS + r], b[k * PRODUCT_COLUMNS + j], sum);
+            c[r * stride + j] = onto ? c[r * stride + j] + sum : sum;
+        }
+}
+
 static void bf16_product(int64_t pairs, const uint32_t *w, const uint32_t *x, int rows,
                          float *y, int64_t stride) {
     bf16_product_plain(pairs, w, x, rows, y, stride);

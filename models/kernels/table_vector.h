@@ -7,6 +7,7 @@
 #include "models/kernels/body_int8_rows.h"
 #include "models/kernels/body_layers.h"
 #include "models/kernels/body_packed.h"
+#include "models/kernels/body_products.h"
 
 #define VECTOR_TABLE(set_name)                                                           \
     { .isa = #set_name, SHOAL_MODEL_KERNELS(KERNEL_ROW) }

@@ -298,6 +298,9 @@ shoal_status shoal_ctc_loss(shoal_ctc *ctc, const shoal_ctc_batch *batch,
                             double *losses, shoal_ctc_result *result) {
     if (!ctc || !result)
         return sh_fail(ctc ? ctc->context : NULL, SHOAL_INVALID, "ctc or result is NULL");
+    shoal_ctc_batch own = shoal_ctc_batch_defaults();
+    TRY(READ_STRUCT(ctc->context, shoal_ctc_batch, batch, &own));
+    batch = batch ? &own : NULL;
     if (!batch || batch->batch < 0 || batch->batch > ctc->max_batch || !batch->offsets ||
         !batch->label_offsets || batch->offsets[0] != 0 || batch->label_offsets[0] != 0 ||
         (batch->offsets[batch->batch] > 0 && !logits) ||
@@ -311,11 +314,11 @@ shoal_status shoal_ctc_loss(shoal_ctc *ctc, const shoal_ctc_batch *batch,
         const int64_t first = batch->label_offsets[b], last = batch->label_offsets[b + 1];
         if (rows < 0 || rows > ctc->max_rows || last < first ||
             last - first > ctc->max_labels)
-            return sh_fail(
-                ctc->context, SHOAL_INVALID,
-                "sequence %lld has %lld rows and %lld labels; planned are %lld and %lld",
-                (long long)b, (long long)rows, (long long)(last - first),
-                (long long)ctc->max_rows, (long long)ctc->max_labels);
+            return sh_fail(ctc->context, SHOAL_INVALID,
+                           "sequence %lld has %lld rows and %lld labels; the limits of "
+                           "this object are %lld and %lld",
+                           (long long)b, (long long)rows, (long long)(last - first),
+                           (long long)ctc->max_rows, (long long)ctc->max_labels);
         for (int64_t i = first; i < last; i++)
             if (batch->labels[i] < 1 || batch->labels[i] >= ctc->classes)
                 return sh_fail(ctc->context, SHOAL_INVALID,

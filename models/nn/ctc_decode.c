@@ -178,7 +178,7 @@ shoal_status shoal_ctc_search(shoal_context *context, int64_t rows, int64_t clas
                               int32_t *frames, int64_t *count, double *log_probability) {
     shoal_status status = check_logits(context, rows, classes, logits, labels, count);
     if (status == SHOAL_OK && (beams < 1 || beams > 1 << 20))
-        status = sh_fail(context, SHOAL_INVALID, "%lld beams: 1 to %d are possible",
+        status = sh_fail(context, SHOAL_INVALID, "beams is %lld: it must be from 1 to %d",
                          (long long)beams, 1 << 20);
     for (int64_t i = 0; status == SHOAL_OK && i < rows * classes; i++)
         if (!isfinite(logits[i]))

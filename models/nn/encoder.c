@@ -180,7 +180,8 @@ static dropout_mask dropout_at(const pass *p, int64_t layer, int site) {
 static shoal_inputs attention_inputs(const encoder *stack, const layer_memory *layer) {
     const int64_t model = stack->model;
     const bool shared = encoder_shares_keys(&stack->shape);
-    shoal_inputs inputs = {.q = layer->projected,
+    shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                           .q = layer->projected,
                            .k = layer->projected + (shared ? 0 : model),
                            .v = layer->projected + (shared ? model : 2 * model),
                            .query_offsets = stack->offsets,
@@ -286,16 +287,17 @@ static void place(void *argument, block_layout *block) {
 static shoal_status plan_attention(encoder *stack) {
     const encoder_shape *shape = &stack->shape;
     const shoal_strides strides = {.head = shape->head_dim, .position = stack->width};
-    shoal_problem problem = {.batch = stack->limits.batch,
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = stack->limits.batch,
                              .heads = shape->heads,
                              .queries = stack->limits.length,
                              .keys = stack->limits.length,
                              .dim = shape->head_dim,
                              .value_dim = shape->head_dim,
                              .packed = 1,
-                             .q = strides,
-                             .k = strides,
-                             .v = strides};
+                             .q_strides = &strides,
+                             .k_strides = &strides,
+                             .v_strides = &strides};
     unsigned flags = stack->limits.training ? SHOAL_WITH_BACKWARD : 0;
     if (stack->limits.over)
         return shoal_plan_create_over(stack->limits.over, stack->context, &problem,
@@ -336,16 +338,16 @@ shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shap
     if (limits->training && (limits->half_weights || limits->bf16_weights ||
                              limits->packed_weights || limits->int8_weights))
         return sh_fail(context, SHOAL_INVALID,
-                       "encoder: half and packed weights cannot be trained");
+                       "encoder: half-precision and packed weights cannot be trained");
     encoder stack = {.context = context, .shape = *shape, .limits = *limits};
-    sh_blas_use_one_thread();
     stack.model = encoder_model(shape);
     stack.width = (encoder_shares_keys(shape) ? 2 : 3) * stack.model;
     if (stack.shape.epsilon == 0)
         stack.shape.epsilon = 1e-5f;
     TRY(plan_attention(&stack));
     encoder *kept = sh_allocate_parts(context, place, &stack, &stack.bytes);
-    if (!kept) {
+    if (!kept || sh_products_hold(context) != SHOAL_OK) {
+        sh_release(context, kept);
         shoal_plan_destroy(stack.plan);
         return SHOAL_NO_MEMORY;
     }
@@ -357,6 +359,7 @@ shoal_status sh_encoder_create(shoal_context *context, const encoder_shape *shap
 void sh_encoder_destroy(encoder *stack) {
     if (!stack)
         return;
+    sh_products_drop(stack->context);
     shoal_plan_destroy(stack->plan);
     sh_release(stack->context, stack);
 }
@@ -559,7 +562,7 @@ shoal_status sh_encoder_forward(encoder *stack, const encoder_weights *weights,
     const encoder_limits *limits = &stack->limits;
     if (sequences->batch < 0 || sequences->batch > limits->batch)
         return sh_fail(stack->context, SHOAL_INVALID,
-                       "a batch of %lld sequences: this encoder was made for up to %lld",
+                       "batch is %lld: the limit of this encoder is %lld sequences",
                        (long long)sequences->batch, (long long)limits->batch);
     stack->offsets[0] = 0;
     for (int64_t b = 0; b < limits->batch; b++) {
@@ -568,17 +571,16 @@ shoal_status sh_encoder_forward(encoder *stack, const encoder_weights *weights,
             next = sequences->offsets[b + 1];
             int64_t length = next - stack->offsets[b];
             if (sequences->offsets[0] != 0 || length < 0 || length > limits->length)
-                return sh_fail(
-                    stack->context, SHOAL_INVALID,
-                    "sequence %lld of the batch has %lld rows: it must have 0 to "
-                    "%lld, and the first begins at row 0",
-                    (long long)b, (long long)length, (long long)limits->length);
+                return sh_fail(stack->context, SHOAL_INVALID,
+                               "sequence %lld of the batch has %lld rows: it must have 0 "
+                               "to %lld, and the first must begin at row 0",
+                               (long long)b, (long long)length,
+                               (long long)limits->length);
         }
         if (next > limits->rows)
-            return sh_fail(
-                stack->context, SHOAL_INVALID,
-                "the batch has over %lld rows, which this encoder was made for",
-                (long long)limits->rows);
+            return sh_fail(stack->context, SHOAL_INVALID,
+                           "the batch has more than %lld rows, the limit of this encoder",
+                           (long long)limits->rows);
         stack->offsets[b + 1] = next; /* sequences beyond the batch are empty */
     }
     const pass p = {stack, weights, packing_rows(sequences), wanted, random};
@@ -710,7 +712,8 @@ static shoal_status attention_branch(encoder *stack, const encoder_layer *weight
 
     float *all = stack->grad_projected;
     const bool shared = encoder_shares_keys(&stack->shape);
-    shoal_gradients gradients = {.out = memory->attended,
+    shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                 .out = memory->attended,
                                  .dout = stack->grad_rows,
                                  .dq = all,
                                  .dk = shared ? stack->grad_keys : all + model,
@@ -785,7 +788,7 @@ shoal_status sh_encoder_backward(encoder *stack, const encoder_weights *weights,
                                  dropout_key random, const float *x, float *gradient) {
     if (!stack->limits.training)
         return sh_fail(stack->context, SHOAL_INVALID,
-                       "encoder_backward: the encoder was made for inference");
+                       "encoder_backward: the encoder was created for inference");
     const pass p = {stack, weights, packing_rows(sequences), wanted, random};
     const int64_t layers = stack->shape.layers;
     if (!stack->shape.post_norm) {

@@ -10,6 +10,8 @@
 #ifndef SHOAL_MODELS_NN_ENCODER_H
 #define SHOAL_MODELS_NN_ENCODER_H
 
+#include "shoal_transport.h"
+
 #include "base/export.h"
 #include "models/nn/layers.h"
 #include "models/nn/parameters.h"

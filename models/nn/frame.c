@@ -7,33 +7,33 @@
 #include "models/nn/model.h"
 
 static bool has_head(const shoal_model_config *config) {
-    return config->form != SHOAL_PLAIN && config->pooling != SHOAL_EVERY_ROW;
+    return config->form != SHOAL_FORM_PLAIN && config->pooling != SHOAL_POOLING_NONE;
 }
 
 bool sh_frame_narrows(const shoal_model_config *config) {
-    return has_head(config) && config->pooling == SHOAL_FIRST_ROW;
+    return has_head(config) && config->pooling == SHOAL_POOLING_FIRST;
 }
 
 /* ---- Checks ---------------------------------------------------------------------- */
 
 shoal_status sh_frame_check(shoal_context *context, const shoal_model_config *config) {
-    const bool framed = config->form != SHOAL_PLAIN;
-    if (config->form < SHOAL_PLAIN || config->form > SHOAL_ROBERTA)
+    const bool framed = config->form != SHOAL_FORM_PLAIN;
+    if (config->form < SHOAL_FORM_PLAIN || config->form > SHOAL_FORM_ROBERTA)
         return sh_fail(context, SHOAL_INVALID, "invalid value for form");
     if (config->types < 0 || config->types > 65536 || (config->types > 0 && !framed))
         return sh_fail(context, SHOAL_INVALID,
-                       "types is %lld: it must be from 0 to 65536, and 0 where the form "
-                       "is neither BERT's nor RoBERTa's",
+                       "types is %lld: it must be from 0 to 65536, and 0 unless the form "
+                       "is BERT's or RoBERTa's",
                        (long long)config->types);
     if (!(config->epsilon >= 0 && config->epsilon < 1))
         return sh_fail(context, SHOAL_INVALID,
                        "model: epsilon is %g: it must be at least 0 and below 1",
                        (double)config->epsilon);
     if (framed && (!config->vocabulary || config->norm != SHOAL_NORM_POST ||
-                   config->positions != SHOAL_LEARNED))
+                   config->positions != SHOAL_POSITIONS_LEARNED))
         return sh_fail(context, SHOAL_INVALID,
-                       "models of BERT's and RoBERTa's form have a vocabulary, "
-                       "SHOAL_NORM_POST and SHOAL_LEARNED positions");
+                       "models of BERT's and RoBERTa's form need a vocabulary, "
+                       "SHOAL_NORM_POST and SHOAL_POSITIONS_LEARNED positions");
     return SHOAL_OK;
 }
 
@@ -42,12 +42,14 @@ shoal_status sh_frame_check_inputs(const shoal_model *model,
     const int64_t rows = inputs->offsets[inputs->batch];
     for (int64_t b = 0; sh_frame_narrows(&model->config) && b < inputs->batch; b++)
         if (inputs->offsets[b] == inputs->offsets[b + 1])
-            return sh_fail(model->context, SHOAL_INVALID,
-                           "sequence %lld is empty: it has no first row", (long long)b);
+            return sh_fail(
+                model->context, SHOAL_INVALID,
+                "sequence %lld is empty: pooling by its first row is impossible",
+                (long long)b);
     for (int64_t row = 0; model->config.types && inputs->types && row < rows; row++)
         if (inputs->types[row] < 0 || inputs->types[row] >= model->config.types)
             return sh_fail(model->context, SHOAL_INVALID,
-                           "type %d at row %lld: the model has 0 to %lld",
+                           "type %d at row %lld: it must be from 0 to %lld",
                            (int)inputs->types[row], (long long)row,
                            (long long)model->config.types - 1);
     return SHOAL_OK;
@@ -60,7 +62,7 @@ void sh_frame_describe(parameters *into, const shoal_model_config *config) {
     parameter_shape types = matrix_shape(START_NORMAL, config->types, width);
     parameter_shape head = matrix_shape(START_NORMAL, width, width);
     types.spread = head.spread = 0.02f;
-    if (config->form == SHOAL_PLAIN)
+    if (config->form == SHOAL_FORM_PLAIN)
         return;
     if (config->types)
         sh_parameters_add(into, types, "types.weight");
@@ -86,7 +88,7 @@ void sh_frame_place(shoal_model *model, block_layout *block) {
     const encoder_limits *limits = &model->limits;
     const int64_t width = width_of(&model->config);
     text_frame *frame = &model->frame;
-    if (model->config.form == SHOAL_PLAIN)
+    if (model->config.form == SHOAL_FORM_PLAIN)
         return;
     frame->summed = model->x;
     if (limits->training) {
@@ -135,7 +137,7 @@ enum { BEFORE_OUTPUT, BEFORE_HEAD };
 static dropout_mask mask_at(const shoal_model *model, const shoal_model_inputs *inputs,
                             int which) {
     dropout_mask mask = sh_model_dropout(model, inputs, which, inputs->first_sequence);
-    if (which == BEFORE_HEAD && model->config.form != SHOAL_ROBERTA)
+    if (which == BEFORE_HEAD && model->config.form != SHOAL_FORM_ROBERTA)
         mask.rate = 0;
     return mask;
 }

@@ -1,7 +1,6 @@
-/* Every layer but the linear one; the products of a convolution are OpenBLAS's. */
+/* Every layer but the linear one. */
 #include "models/nn/layers.h"
 
-#include <cblas.h>
 #include <math.h>
 #include <string.h>
 
@@ -278,8 +277,6 @@ void sh_positions_backward(const shoal_context *context, const packing *sequence
 
 /* ---- Convolution over time -------------------------------------------------------- */
 
-enum { TIME_BLOCK = 128 }; /* rows of one task */
-
 int64_t sh_conv_length(const conv1d *layer, int64_t length) {
     return ceil_divide(length, layer->stride);
 }
@@ -295,121 +292,87 @@ void sh_conv_arrange(int64_t inputs, int64_t outputs, const void *weight, bool h
         }
 }
 
+/* A tap's product: rows first .. last - 1 of the output, and the row of x of the first,
+   stride first + tap - 1; the next is `stride` rows further. Rows of x outside the
+   sequence are 0 and are left out. */
 typedef struct {
-    const shoal_context *context;
+    int64_t first, last, x;
+} tap_rows;
+
+static tap_rows live_rows(const conv1d *layer, int64_t length, int64_t tap) {
+    const int64_t first = tap == 0 ? 1 : 0;
+    const int64_t beyond = ceil_divide(length - tap + 1, layer->stride);
+    return (tap_rows){first, max(first, min(sh_conv_length(layer, length), beyond)),
+                      first * layer->stride + tap - 1};
+}
+
+static const_matrix tap_weight(const conv1d *layer, int64_t tap) {
+    const float *all = layer->weight.data;
+    return (const_matrix){all + tap * layer->outputs * layer->inputs, layer->inputs};
+}
+
+typedef struct {
     const conv1d *layer;
-    int64_t length, rows; /* of x, of out */
-    const float *x;
-    float *sums, *out;
-    float *dx;
-} conv_call;
+    float *sums, *out; /* [conv_length][outputs] */
+} conv_end;
 
-/* Narrows first .. last - 1, rows of the output, to those whose row of x for this tap,
-   stride t + tap - 1, exists. */
-static void live_rows(const conv_call *c, int64_t tap, int64_t *first, int64_t *last) {
-    int64_t stride = c->layer->stride;
-    if (tap == 0 && *first == 0)
-        *first = 1;
-    int64_t beyond = ceil_divide(c->length - tap + 1, stride);
-    *last = min(*last, beyond);
-}
-
-static const float *tap_weight(const conv1d *layer, int64_t tap) {
-    return (const float *)layer->weight.data + tap * layer->outputs * layer->inputs;
-}
-
-static void conv_task(void *shared, int64_t task, int thread UNUSED) {
-    const conv_call *c = shared;
-    const conv1d *layer = c->layer;
-    const int64_t outputs = layer->outputs, inputs = layer->inputs;
-    int64_t begin = task * TIME_BLOCK, end = min(begin + TIME_BLOCK, c->rows);
-    /* The middle tap exists for every row and so starts the sums. */
-    const int64_t taps[CONV_TAPS] = {1, 0, 2};
-    for (int i = 0; i < CONV_TAPS; i++) {
-        int64_t first = begin, last = end;
-        live_rows(c, taps[i], &first, &last);
-        if (last <= first)
-            continue;
-        const float *x = c->x + (first * layer->stride + taps[i] - 1) * inputs;
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, (int)(last - first),
-                    (int)outputs, (int)inputs, 1, x, (int)(inputs * layer->stride),
-                    tap_weight(layer, taps[i]), (int)inputs, i == 0 ? 0 : 1,
-                    c->sums + first * outputs, (int)outputs);
+static void end_conv(const void *shared, const shoal_context *context, int64_t first,
+                     int64_t count, int64_t left, int64_t width) {
+    const conv_end *e = shared;
+    const conv1d *layer = e->layer;
+    for (int64_t row = first; row < first + count; row++) {
+        float *sums = e->sums + row * layer->outputs + left;
+        float *out = e->out + row * layer->outputs + left;
+        if (layer->bias.data)
+            context->kernels->add(width, (const float *)layer->bias.data + left, sums);
+        if (layer->active)
+            activate(context, layer->kind, width, sums, out);
+        else if (out != sums)
+            memcpy(out, sums, sizeof *out * (size_t)width);
     }
-    for (int64_t row = begin; layer->bias.data && row < end; row++)
-        c->context->kernels->add(outputs, layer->bias.data, c->sums + row * outputs);
-    if (layer->active)
-        activate(c->context, layer->kind, (end - begin) * outputs,
-                 c->sums + begin * outputs, c->out + begin * outputs);
-    else if (c->out != c->sums)
-        memcpy(c->out + begin * outputs, c->sums + begin * outputs,
-               sizeof(float) * (size_t)((end - begin) * outputs));
 }
 
 void sh_conv_forward(const shoal_context *context, const conv1d *layer, int64_t length,
                      const float *x, float *before, float *out) {
-    conv_call c = {.context = context,
-                   .layer = layer,
-                   .length = length,
-                   .rows = sh_conv_length(layer, length),
-                   .x = x,
-                   .sums = before ? before : out,
-                   .out = out};
-    sh_run_tasks(context, ceil_divide(c.rows, TIME_BLOCK), conv_task, &c);
-}
-
-/* dx of some rows of x, gathered over the taps, so that no two tasks write to one row.
-   Row s of x is tap s + 1 - stride t of row t. */
-static void conv_back_task(void *shared, int64_t task, int thread UNUSED) {
-    const conv_call *c = shared;
-    const conv1d *layer = c->layer;
-    const int64_t outputs = layer->outputs, inputs = layer->inputs,
-                  stride = layer->stride;
-    int64_t begin = task * TIME_BLOCK, end = min(begin + TIME_BLOCK, c->length);
-    memset(c->dx + begin * inputs, 0, sizeof(float) * (size_t)((end - begin) * inputs));
-    for (int64_t tap = 0; tap < CONV_TAPS; tap++) {
-        /* The first s >= begin with s + 1 - tap a multiple of the stride, and not before
-           row 0 of the output. */
-        int64_t s = begin;
-        while ((s + 1 - tap) % stride != 0 || s + 1 - tap < 0)
-            s++;
-        int64_t t = (s + 1 - tap) / stride;
-        int64_t count = s < end ? min(ceil_divide(end - s, stride), c->rows - t) : 0;
-        if (count <= 0)
-            continue;
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, (int)count, (int)inputs,
-                    (int)outputs, 1, c->out + t * outputs, (int)outputs,
-                    tap_weight(layer, tap), (int)inputs, 1, c->dx + s * inputs,
-                    (int)(inputs * stride));
+    const int64_t outputs = layer->outputs, inputs = layer->inputs;
+    const conv_end end = {layer, before ? before : out, out};
+    memset(end.sums, 0,
+           sizeof(float) * (size_t)(sh_conv_length(layer, length) * outputs));
+    /* The middle tap exists for every row and so ends the sums. */
+    const int64_t taps[CONV_TAPS] = {0, 2, 1};
+    for (int i = 0; i < CONV_TAPS; i++) {
+        const tap_rows live = live_rows(layer, length, taps[i]);
+        const epilogue then = {.run = taps[i] == 1 ? end_conv : NULL, .shared = &end};
+        sh_matmul_forward(context, live.last - live.first, inputs, outputs,
+                          (const_matrix){x + live.x * inputs, inputs * layer->stride},
+                          tap_weight(layer, taps[i]), true,
+                          (matrix){end.sums + live.first * outputs, outputs}, then);
     }
 }
 
 void sh_conv_backward(const shoal_context *context, const conv1d *layer, int64_t length,
                       const float *x, const float *before, float *dout, float *dx) {
     const int64_t outputs = layer->outputs, inputs = layer->inputs;
-    conv_call c = {.context = context,
-                   .layer = layer,
-                   .length = length,
-                   .rows = sh_conv_length(layer, length),
-                   .x = x,
-                   .out = dout,
-                   .dx = dx};
+    const int64_t step = inputs * layer->stride;
     if (layer->active)
-        sh_activation_backward(context, layer->kind, c.rows * outputs, before, dout,
+        sh_activation_backward(context, layer->kind,
+                               sh_conv_length(layer, length) * outputs, before, dout,
                                dout);
+    if (dx)
+        memset(dx, 0, sizeof *dx * (size_t)(length * inputs));
     for (int64_t tap = 0; tap < CONV_TAPS; tap++) {
-        int64_t first = 0, last = c.rows;
-        live_rows(&c, tap, &first, &last);
-        if (last <= first)
+        const tap_rows live = live_rows(layer, length, tap);
+        const int64_t rows = live.last - live.first;
+        const const_matrix dy = {dout + live.first * outputs, outputs};
+        if (rows == 0)
             continue;
-        sh_matmul_weights(context, last - first, inputs, outputs,
-                          (const_matrix){dout + first * outputs, outputs},
-                          (const_matrix){x + (first * layer->stride + tap - 1) * inputs,
-                                         inputs * layer->stride},
+        sh_matmul_weights(context, rows, inputs, outputs, dy,
+                          (const_matrix){x + live.x * inputs, step},
                           (matrix){layer->weight.gradient + tap * outputs * inputs,
                                    inputs},
                           tap == 1 ? layer->bias.gradient : NULL);
+        if (dx)
+            sh_matmul_data(context, rows, inputs, outputs, dy, tap_weight(layer, tap),
+                           true, (matrix){dx + live.x * inputs, step}, (epilogue){0});
     }
-    if (dx)
-        sh_run_tasks(context, ceil_divide(length, TIME_BLOCK), conv_back_task, &c);
 }

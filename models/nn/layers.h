@@ -16,6 +16,7 @@
 #include "base/parallel.h"
 #include "kernels/kernels.h"
 #include "models/kernels/kernels.h"
+#include "models/nn/products.h"
 
 /* Numbers of a layer that learns, or that came from a file. Shapes stand where it is
    used. Weights [outputs][inputs] may be IEEE half precision in memory (arithmetic is
@@ -45,50 +46,6 @@ typedef struct {
 static inline int64_t packing_rows(const packing *sequences) {
     return sequences->batch ? sequences->offsets[sequences->batch] : 0;
 }
-
-/* ---- Products on OpenBLAS ------------------------------------------------------------
- * A product is cut into blocks by its sizes alone; each block is one single-threaded call
- * inside a task, so threads change nothing in the result.
- *
- *     forward     y[rows][outputs]  = x W'       x [rows][inputs], W [outputs][inputs]
- *     data        dx[rows][inputs]  = dy W       dy [rows][outputs]
- *     weights     dW[outputs][inputs] += dy' x
- *
- * Strides are in elements, from row to row. */
-
-/* OpenBLAS must use one thread inside a call, since the calls are made from our tasks,
-   side by side. The setting belongs to the process (OpenBLAS has no other), so whoever
-   creates something that multiplies calls this. */
-void sh_blas_use_one_thread(void);
-
-typedef struct {
-    float *data;
-    int64_t stride;
-} matrix;
-
-typedef struct {
-    const float *data;
-    int64_t stride;
-} const_matrix;
-
-/* Called on a block of the result while it is in cache: rows first .. first + count - 1,
-   columns left .. left + width - 1 of the whole matrix. NULL run: nothing. */
-typedef struct {
-    void (*run)(const void *shared, const shoal_context *context, int64_t first,
-                int64_t count, int64_t left, int64_t width);
-    const void *shared;
-    bool whole_rows; /* a block must hold whole rows (a norm follows) */
-} epilogue;
-
-/* dx = dy W (onto: added to dx). */
-void sh_matmul_data(const shoal_context *context, int64_t rows, int64_t inputs,
-                    int64_t outputs, const_matrix dy, const_matrix w, bool onto,
-                    matrix dx, epilogue then);
-
-/* dW += dy' x; bias_gradient [outputs] += the sums of dy's columns, unless it is NULL. */
-void sh_matmul_weights(const shoal_context *context, int64_t rows, int64_t inputs,
-                       int64_t outputs, const_matrix dy, const_matrix x, matrix dw,
-                       float *bias_gradient);
 
 /* out[count] = the floats of `count` halves, in tasks. */
 void sh_widen_halves(const shoal_context *context, int64_t count, const uint16_t *halves,

@@ -1,139 +1,11 @@
-/* Products on OpenBLAS, and the linear layer. */
-#include <cblas.h>
-
+/* The linear layer, and products with weights that are half precision or packed. */
 #include "base/memory.h"
 #include "kernels/half.h"
 #include "models/nn/layers.h"
 #include "models/nn/packed.h"
 #include "models/nn/quantised.h"
 
-void sh_blas_use_one_thread(void) {
-    openblas_set_num_threads(1);
-}
-
-/* ---- Products --------------------------------------------------------------------- */
-
-/* A block of the result has about BLOCK_FLOATS, so that what follows finds it in cache;
-   packing the other factor once per block costs little beside it. */
-enum {
-    BLOCK_FLOATS = 196608,
-    LEAST_ROWS = 32,
-    MOST_ROWS = 512,
-    WIDE = 1024,        /* columns of one block, unless rows must be whole */
-    OUTPUT_BLOCK = 192, /* of a weight's gradient */
-    INPUT_BLOCK = 384,
-    FEW_OUTPUTS = 64,
-    HALF_BLOCK = 1 << 14
-};
-
-/* The length of equal blocks of at most `most`, in a number that is a multiple of `even`
-   (so that two or four threads finish together), rounded up to a multiple of `grain`. */
-static int64_t even_blocks(int64_t count, int64_t most, int64_t even, int64_t grain) {
-    int64_t blocks = ceil_divide(ceil_divide(count, most), even) * even;
-    return ceil_divide(ceil_divide(count, blocks), grain) * grain;
-}
-
-typedef struct {
-    const shoal_context *context;
-    int64_t rows, inner, width; /* result [rows][width], sums of `inner` products */
-    int64_t row_block, column_block, column_blocks;
-    const_matrix left, right;
-    CBLAS_TRANSPOSE transposed; /* right is [width][inner] if so, else [inner][width] */
-    float onto;
-    matrix result;
-    epilogue then;
-} product;
-
-static void product_task(void *shared, int64_t task, int thread UNUSED) {
-    const product *p = shared;
-    int64_t first = task / p->column_blocks * p->row_block;
-    int64_t left = task % p->column_blocks * p->column_block;
-    int64_t count = min(p->row_block, p->rows - first);
-    int64_t width = min(p->column_block, p->width - left);
-    const float *right = p->right.data +
-                         left * (p->transposed == CblasTrans ? p->right.stride : 1);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, p->transposed, (int)count, (int)width,
-                (int)p->inner, 1, p->left.data + first * p->left.stride,
-                (int)p->left.stride, right, (int)p->right.stride, p->onto,
-                p->result.data + first * p->result.stride + left, (int)p->result.stride);
-    if (p->then.run)
-        p->then.run(p->then.shared, p->context, first, count, left, width);
-}
-
-static void run_product(product *p) {
-    p->column_block = p->then.whole_rows ? p->width : min(p->width, WIDE);
-    p->column_blocks = ceil_divide(p->width, p->column_block);
-    int64_t most = min(BLOCK_FLOATS / p->column_block, MOST_ROWS);
-    if (most < LEAST_ROWS)
-        most = LEAST_ROWS;
-    if (p->rows > 0)
-        p->row_block = even_blocks(p->rows, most, p->rows > 4 * LEAST_ROWS ? 4 : 1, 16);
-    else
-        p->row_block = most;
-    sh_run_tasks(p->context, ceil_divide(p->rows, p->row_block) * p->column_blocks,
-                 product_task, p);
-}
-
-void sh_matmul_data(const shoal_context *context, int64_t rows, int64_t inputs,
-                    int64_t outputs, const_matrix dy, const_matrix w, bool onto,
-                    matrix dx, epilogue then) {
-    product p = {.context = context,
-                 .rows = rows,
-                 .inner = outputs,
-                 .width = inputs,
-                 .left = dy,
-                 .right = w,
-                 .transposed = CblasNoTrans,
-                 .onto = onto ? 1 : 0,
-                 .result = dx,
-                 .then = then};
-    run_product(&p);
-}
-
-typedef struct {
-    const shoal_context *context;
-    int64_t rows, inputs, outputs;
-    int64_t output_block, input_block, input_blocks;
-    const_matrix dy, x;
-    matrix dw;
-    float *bias_gradient;
-} weight_product;
-
-static void weight_task(void *shared, int64_t task, int thread UNUSED) {
-    const weight_product *p = shared;
-    int64_t output = task / p->input_blocks * p->output_block;
-    int64_t input = task % p->input_blocks * p->input_block;
-    int64_t outputs = min(p->output_block, p->outputs - output);
-    int64_t inputs = min(p->input_block, p->inputs - input);
-    cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, (int)outputs, (int)inputs,
-                (int)p->rows, 1, p->dy.data + output, (int)p->dy.stride,
-                p->x.data + input, (int)p->x.stride, 1,
-                p->dw.data + output * p->dw.stride + input, (int)p->dw.stride);
-    if (p->bias_gradient && input == 0)
-        sh_model_kernels(p->context)
-            ->column_sums(p->rows, outputs, p->dy.data + output, p->dy.stride,
-                          p->bias_gradient + output);
-}
-
-void sh_matmul_weights(const shoal_context *context, int64_t rows, int64_t inputs,
-                       int64_t outputs, const_matrix dy, const_matrix x, matrix dw,
-                       float *bias_gradient) {
-    if (rows == 0)
-        return;
-    weight_product p = {.context = context,
-                        .rows = rows,
-                        .inputs = inputs,
-                        .outputs = outputs,
-                        .output_block = even_blocks(outputs, OUTPUT_BLOCK, 2, 16),
-                        .input_block = min(inputs, INPUT_BLOCK),
-                        .dy = dy,
-                        .x = x,
-                        .dw = dw,
-                        .bias_gradient = bias_gradient};
-    p.input_blocks = ceil_divide(inputs, p.input_block);
-    sh_run_tasks(context, ceil_divide(outputs, p.output_block) * p.input_blocks,
-                 weight_task, &p);
-}
+enum { FEW_OUTPUTS = 64, HALF_BLOCK = 1 << 14 };
 
 /* y = x W' where a weight is read as it lies: by a few rows, or packed. */
 typedef struct {
@@ -281,7 +153,7 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
         return;
     }
     if (weight->packed) {
-        of.row_block = even_blocks(max(rows, 1), TASK_ROWS, 4, PACKED_ROWS);
+        of.row_block = sh_even_blocks(max(rows, 1), TASK_ROWS, 4, PACKED_ROWS);
         sh_run_tasks(context, ceil_divide(rows, of.row_block), panel_task, &of);
         return;
     }
@@ -298,16 +170,8 @@ void sh_linear_forward_then(const shoal_context *context, const linear *layer,
         sh_widen_halves(context, layer->inputs * layer->outputs, weight->data, scratch);
         w = scratch;
     }
-    product p = {.context = context,
-                 .rows = rows,
-                 .inner = layer->inputs,
-                 .width = layer->outputs,
-                 .left = x,
-                 .right = {w, layer->inputs},
-                 .transposed = CblasTrans,
-                 .result = y,
-                 .then = then};
-    run_product(&p);
+    sh_matmul_forward(context, rows, layer->inputs, layer->outputs, x,
+                      (const_matrix){w, layer->inputs}, false, y, then);
 }
 
 typedef struct {

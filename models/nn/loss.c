@@ -61,7 +61,7 @@ shoal_status shoal_cross_entropy(shoal_context *context, int64_t rows, int64_t c
         if (target != SHOAL_IGNORED && (target < 0 || target >= classes))
             return sh_fail(
                 context, SHOAL_INVALID,
-                "target %d at row %lld: it must be 0 to %lld, or %d to be ignored",
+                "target %d at row %lld: it must be from 0 to %lld, or %d to be ignored",
                 (int)target, (long long)row, (long long)classes - 1, SHOAL_IGNORED);
         counted += target != SHOAL_IGNORED;
     }

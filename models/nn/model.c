@@ -19,7 +19,7 @@ static bool is_bare(const shoal_model_config *config) {
 }
 
 static bool pools(const shoal_model_config *config) {
-    return config->pooling != SHOAL_EVERY_ROW;
+    return config->pooling != SHOAL_POOLING_NONE;
 }
 
 static shoal_status check_config(shoal_context *context,
@@ -27,18 +27,21 @@ static shoal_status check_config(shoal_context *context,
     const bool tokens = config->vocabulary != 0, features = config->features != 0;
     if ((tokens && features) || (tokens || features) == is_bare(config))
         return sh_fail(context, SHOAL_INVALID,
-                       "vocabulary is %lld, features %lld and outputs %lld; there must "
-                       "be outputs and one of the others, or none of the three",
+                       "vocabulary is %lld, features %lld and outputs %lld; give outputs "
+                       "and one of the others, or none of the three",
                        (long long)config->vocabulary, (long long)config->features,
                        (long long)config->outputs);
     if (config->norm < SHOAL_NORM_PRE || config->norm > SHOAL_NORM_POST ||
-        config->activation < SHOAL_GELU || config->activation > SHOAL_RELU ||
-        config->positions < SHOAL_SINUSOIDAL || config->positions > SHOAL_NO_POSITIONS ||
-        config->pooling < SHOAL_EVERY_ROW || config->pooling > SHOAL_FIRST_ROW)
+        config->activation < SHOAL_ACTIVATION_GELU ||
+        config->activation > SHOAL_ACTIVATION_RELU ||
+        config->positions < SHOAL_POSITIONS_SINUSOIDAL ||
+        config->positions > SHOAL_POSITIONS_NONE ||
+        config->pooling < SHOAL_POOLING_NONE || config->pooling > SHOAL_POOLING_FIRST)
         return sh_fail(context, SHOAL_INVALID,
                        "invalid value for norm, activation, positions or pooling");
     if (is_bare(config) && pools(config))
-        return sh_fail(context, SHOAL_INVALID, "layers alone pool nothing");
+        return sh_fail(context, SHOAL_INVALID,
+                       "a model of layers only cannot have pooling");
     if (!(config->dropout >= 0 && config->dropout < 1))
         return sh_fail(context, SHOAL_INVALID,
                        "model: dropout is %g: it must be at least 0 and below 1",
@@ -76,7 +79,7 @@ static encoder_shape encoder_of(const shoal_model_config *config) {
                            .post_norm = config->norm == SHOAL_NORM_POST,
                            .activation = activation_of(config),
                            .dropout = config->dropout,
-                           .whole_inside = config->form != SHOAL_PLAIN,
+                           .whole_inside = config->form != SHOAL_FORM_PLAIN,
                            .epsilon = config->epsilon};
 }
 
@@ -97,7 +100,7 @@ static void describe(parameters *into, const void *shared) {
     const shoal_model_config *config = shared;
     const encoder_shape shape = encoder_of(config);
     const int64_t width = width_of(config);
-    const bool plain = config->form == SHOAL_PLAIN;
+    const bool plain = config->form == SHOAL_FORM_PLAIN;
     if (config->vocabulary) {
         add_matrix(into, config->vocabulary, width, START_NORMAL,
                    plain ? 1 / sqrtf((float)width) : SMALL, "embedding.weight");
@@ -106,7 +109,8 @@ static void describe(parameters *into, const void *shared) {
         sh_parameters_add(into, vector_shape(START_ZERO, width), "input.bias");
         sh_stem_describe(into, config);
     }
-    if (!is_bare(config) && config->positions == SHOAL_LEARNED) /* small beside tokens */
+    if (!is_bare(config) &&
+        config->positions == SHOAL_POSITIONS_LEARNED) /* small beside tokens */
         add_matrix(into, config->max_length, width, START_NORMAL, SMALL,
                    "positions.weight");
     sh_frame_describe(into, config);
@@ -153,7 +157,7 @@ static void place(void *argument, block_layout *block) {
                    sh_mul_checked(pools(config) ? limits->batch : limits->rows,
                                   config->outputs),
                    sizeof(float));
-    if (config->positions == SHOAL_SINUSOIDAL)
+    if (config->positions == SHOAL_POSITIONS_SINUSOIDAL)
         model->sinusoids = reserve_floats(block, limits->length, width);
     if (pools(config)) {
         model->pooled = sh_reserve(block, pooled, sizeof(float));
@@ -232,13 +236,15 @@ static shoal_status create_over(shoal_transport *over, shoal_context *context,
     if (!context || !config || !model || !context->kernels ||
         (flags & ~(unsigned)SHOAL_WITH_BACKWARD))
         return sh_fail(context, SHOAL_INVALID,
-                       "context, config or model is NULL, the context was refused, or "
+                       "context, config or model is NULL, the context is invalid, or "
                        "flags are neither 0 nor SHOAL_WITH_BACKWARD");
+    shoal_model_config own = shoal_model_config_defaults();
+    TRY(READ_STRUCT(context, shoal_model_config, config, &own));
     const encoder_limits limits = {.batch = max_batch,
                                    .rows = max_rows,
                                    .training = (flags & SHOAL_WITH_BACKWARD) != 0,
                                    .over = over};
-    return make_model(context, config, seed, limits, NULL, model);
+    return make_model(context, &own, seed, limits, NULL, model);
 }
 
 shoal_status shoal_model_create(shoal_context *context, const shoal_model_config *config,
@@ -255,14 +261,15 @@ shoal_status shoal_model_create_over(shoal_transport *transport, shoal_context *
         *model = NULL;
     if (!transport || !config || !is_bare(config))
         return sh_fail(context, SHOAL_INVALID,
-                       "transport or config is NULL, or it has outputs: over ranks there "
-                       "are layers alone");
+                       "transport or config is NULL, or it has outputs: models over "
+                       "several ranks must have layers only");
     return create_over(transport, context, config, seed, max_batch, max_rows, flags,
                        model);
 }
 
-shoal_status shoal_model_view(shoal_model *model, const shoal_attention *attention,
-                              int64_t max_batch, int64_t max_rows, shoal_model **view) {
+shoal_status shoal_model_create_view(shoal_model *model, const shoal_attention *attention,
+                                     int64_t max_batch, int64_t max_rows,
+                                     shoal_model **view) {
     if (view)
         *view = NULL;
     if (!model || !view)
@@ -278,11 +285,11 @@ shoal_status shoal_model_view(shoal_model *model, const shoal_attention *attenti
         char kind[64];
         shoal_attention_print(attention, kind, sizeof kind);
         return sh_fail(model->context, SHOAL_INVALID,
-                       "%s takes the queries as keys, but this model has projections for "
-                       "both; train one with shared_qk",
+                       "%s uses the queries as keys, but this model has separate "
+                       "projections; train a model with shared_qk",
                        kind);
     }
-    if (config.positions != SHOAL_LEARNED && config.max_length < max_rows)
+    if (config.positions != SHOAL_POSITIONS_LEARNED && config.max_length < max_rows)
         config.max_length = max_rows;
     const encoder_limits limits = {.batch = max_batch, .rows = max_rows};
     return make_model(model->context, &config, model->seed, limits,
@@ -326,7 +333,7 @@ int shoal_model_parameter(shoal_model *model, int index, shoal_parameter *parame
     float *gradients = gradients_of(model);
     *parameter_out =
         (shoal_parameter){.name = found->name,
-                          .rank = found->rank,
+                          .dimensions = found->rank,
                           .values = model->arena->values + found->offset,
                           .gradients = gradients ? gradients + found->offset : NULL};
     memcpy(parameter_out->shape, found->shape, (size_t)found->rank * sizeof(int64_t));
@@ -382,20 +389,21 @@ static shoal_status check_inputs(const shoal_model *model,
                        "first_sequence is negative");
     const int64_t *offsets = inputs->offsets;
     if (inputs->batch > model->limits.batch || offsets[0] != 0)
-        return sh_fail(model->context, SHOAL_INVALID,
-                       "batch is %lld, at most %lld were planned; offsets begin at %lld, "
-                       "not 0",
-                       (long long)inputs->batch, (long long)model->limits.batch,
-                       (long long)offsets[0]);
+        return sh_fail(
+            model->context, SHOAL_INVALID,
+            "batch is %lld, but the limit is %lld; offsets begin at %lld instead "
+            "of 0",
+            (long long)inputs->batch, (long long)model->limits.batch,
+            (long long)offsets[0]);
     for (int64_t b = 0; b < inputs->batch; b++)
         if (offsets[b + 1] < offsets[b] || offsets[b + 1] > model->limits.rows ||
             offsets[b + 1] - offsets[b] > model->limits.length)
-            return sh_fail(
-                model->context, SHOAL_INVALID,
-                "sequence %lld is rows %lld to %lld; planned are %lld rows, at "
-                "most %lld in one sequence",
-                (long long)b, (long long)offsets[b], (long long)offsets[b + 1],
-                (long long)model->limits.rows, (long long)model->limits.length);
+            return sh_fail(model->context, SHOAL_INVALID,
+                           "sequence %lld has rows %lld to %lld; the limits are %lld "
+                           "rows, and %lld per sequence",
+                           (long long)b, (long long)offsets[b], (long long)offsets[b + 1],
+                           (long long)model->limits.rows,
+                           (long long)model->limits.length);
     const bool tokens = model->config.vocabulary != 0;
     const void *data = tokens ? (const void *)inputs->tokens : inputs->features;
     if (!data && inputs->offsets[inputs->batch] > 0)
@@ -404,7 +412,7 @@ static shoal_status check_inputs(const shoal_model *model,
     for (int64_t row = 0; tokens && row < inputs->offsets[inputs->batch]; row++)
         if (inputs->tokens[row] < 0 || inputs->tokens[row] >= model->config.vocabulary)
             return sh_fail(model->context, SHOAL_INVALID,
-                           "token %d at row %lld: the vocabulary has 0 to %lld",
+                           "token %d at row %lld: it must be from 0 to %lld",
                            (int)inputs->tokens[row], (long long)row,
                            (long long)model->config.vocabulary - 1);
     TRY(sh_frame_check_inputs(model, inputs));
@@ -413,12 +421,12 @@ static shoal_status check_inputs(const shoal_model *model,
         return SHOAL_OK;
     if (pools(&model->config) || (inputs->training && model->config.dropout > 0))
         return sh_fail(model->context, SHOAL_INVALID,
-                       "wanted rows go neither with pooling nor with dropout");
+                       "wanted rows cannot be combined with pooling or dropout");
     for (int64_t i = 0; i < inputs->wanted_count; i++)
         if (inputs->wanted[i] < 0 || inputs->wanted[i] >= rows ||
             (i > 0 && inputs->wanted[i] <= inputs->wanted[i - 1]))
             return sh_fail(model->context, SHOAL_INVALID,
-                           "wanted row %lld is %d; they must increase, from 0 to %lld",
+                           "wanted row %lld is %d; rows must increase, from 0 to %lld",
                            (long long)i, (int)inputs->wanted[i], (long long)rows - 1);
     return inputs->wanted_count < 0
                ? sh_fail(model->context, SHOAL_INVALID, "wanted_count is negative")
@@ -437,7 +445,7 @@ typedef struct {
 static void pool_task(void *shared, int64_t task, int thread UNUSED) {
     const pool_call *c = shared;
     const model_kernels *kernels = sh_model_kernels(c->model->context);
-    const bool mean = c->model->config.pooling == SHOAL_MEAN_ROW;
+    const bool mean = c->model->config.pooling == SHOAL_POOLING_MEAN;
     const int64_t width = width_of(&c->model->config), first = c->offsets[task];
     const int64_t length = c->offsets[task + 1] - first;
     float *out = c->to + task * width;
@@ -451,7 +459,7 @@ static void pool_task(void *shared, int64_t task, int thread UNUSED) {
 
 static void pool_back_task(void *shared, int64_t task, int thread UNUSED) {
     const pool_call *c = shared;
-    const bool mean = c->model->config.pooling == SHOAL_MEAN_ROW;
+    const bool mean = c->model->config.pooling == SHOAL_POOLING_MEAN;
     const int64_t width = width_of(&c->model->config), first = c->offsets[task];
     const int64_t length = c->offsets[task + 1] - first;
     const float share = mean ? 1.0f / (float)length : 1;
@@ -506,7 +514,8 @@ static int64_t out_rows(const shoal_model *model, const shoal_model_inputs *inpu
 }
 
 static float embedding_scale(const shoal_model *model) {
-    return model->config.form == SHOAL_PLAIN ? sqrtf((float)width_of(&model->config)) : 1;
+    return model->config.form == SHOAL_FORM_PLAIN ? sqrtf((float)width_of(&model->config))
+                                                  : 1;
 }
 
 /* What the encoder is given, [R][M]. */
@@ -514,7 +523,7 @@ static const float *take_input(shoal_model *model, const shoal_model_inputs *inp
     const packing sequences = packing_of(inputs);
     const int64_t rows = packing_rows(&sequences), width = width_of(&model->config);
     const dropout_mask mask = sh_model_dropout(model, inputs, -1, inputs->first_row);
-    const bool framed = model->config.form != SHOAL_PLAIN;
+    const bool framed = model->config.form != SHOAL_FORM_PLAIN;
     float *x = framed ? model->frame.summed : model->x;
     if (is_bare(&model->config))
         return inputs->features;
@@ -526,7 +535,7 @@ static const float *take_input(shoal_model *model, const shoal_model_inputs *inp
                           (const_matrix){inputs->features, model->config.features},
                           (matrix){x, width}, NULL);
     sh_stem_forward(model, inputs, x);
-    if (model->config.positions != SHOAL_NO_POSITIONS)
+    if (model->config.positions != SHOAL_POSITIONS_NONE)
         sh_positions_forward(model->context, &sequences, width,
                              model->sinusoids ? model->sinusoids : model->learned.data,
                              x);
@@ -559,6 +568,9 @@ shoal_status shoal_model_forward(shoal_model *model, const shoal_model_inputs *i
     if (!model || !out)
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model or out is NULL");
+    shoal_model_inputs own = shoal_model_inputs_defaults();
+    TRY(READ_STRUCT(model->context, shoal_model_inputs, inputs, &own));
+    inputs = inputs ? &own : NULL;
     TRY(check_inputs(model, inputs));
     const packing sequences = packing_of(inputs);
     model->out_rows = -1;
@@ -581,7 +593,7 @@ static void input_backward(shoal_model *model, const shoal_model_inputs *inputs)
     float *gradient = model->gradient;
     if (mask.rate > 0)
         sh_dropout_apply(model->context, &mask, rows, width, gradient, gradient);
-    if (model->config.form != SHOAL_PLAIN)
+    if (model->config.form != SHOAL_FORM_PLAIN)
         sh_frame_input_back(model, inputs, gradient);
     if (model->learned.gradient)
         sh_positions_backward(model->context, &sequences, width, model->limits.length,
@@ -604,12 +616,15 @@ shoal_status shoal_model_backward(shoal_model *model, const shoal_model_inputs *
     if (!model->limits.training || (dfeatures && !is_bare(&model->config)))
         return sh_fail(model->context, SHOAL_INVALID,
                        model->limits.training
-                           ? "dfeatures is not NULL, but only layers alone have them"
-                           : "the model was made without SHOAL_WITH_BACKWARD");
+                           ? "dfeatures must be NULL, except for models of layers only"
+                           : "the model was created without SHOAL_WITH_BACKWARD");
+    shoal_model_inputs own = shoal_model_inputs_defaults();
+    TRY(READ_STRUCT(model->context, shoal_model_inputs, inputs, &own));
+    inputs = inputs ? &own : NULL;
     TRY(check_inputs(model, inputs));
     if (out_rows(model, inputs) != model->out_rows)
         return sh_fail(model->context, SHOAL_INVALID,
-                       "backward without a forward of the same inputs before it");
+                       "call forward with the same inputs before backward");
     const bool bare = is_bare(&model->config);
     const packing sequences = packing_of(inputs);
     float *gradient = !bare ? model->gradient : dfeatures ? dfeatures : model->out;

@@ -79,7 +79,8 @@ static inline int64_t width_of(const shoal_model_config *config) {
 }
 
 static inline activation activation_of(const shoal_model_config *config) {
-    return config->activation == SHOAL_GELU ? ACTIVATION_GELU : ACTIVATION_RELU;
+    return config->activation == SHOAL_ACTIVATION_GELU ? ACTIVATION_GELU
+                                                       : ACTIVATION_RELU;
 }
 
 /* A norm of the model around its layers; the names as by printf, without .scale. */

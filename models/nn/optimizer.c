@@ -61,8 +61,8 @@ shoal_status shoal_gradients_clip(shoal_model *model, double limit, double *norm
         *norm = before;
     if (!isfinite(before))
         return sh_fail(model->context, SHOAL_INVALID,
-                       "the gradient is not finite: the training has diverged; a smaller "
-                       "learning rate, a warm-up or a smaller limit may help");
+                       "the gradient is not finite: the training has diverged; try a "
+                       "smaller learning rate, a warm-up or a smaller limit");
     if (limit > 0 && before > limit) {
         c.block = PIECE;
         c.factor = (float)(limit / before);
@@ -73,13 +73,15 @@ shoal_status shoal_gradients_clip(shoal_model *model, double limit, double *norm
 
 /* ---- Creation -------------------------------------------------------------------- */
 
-shoal_optimizer_config shoal_optimizer_defaults(void) {
-    return (shoal_optimizer_config){.kind = SHOAL_RADAM,
-                                    .beta1 = 0.9f,
-                                    .beta2 = 0.999f,
-                                    .epsilon = 1e-8f,
-                                    .weight_decay = 0.01f,
-                                    .rectify_above = 4};
+void shoal_optimizer_config_init(shoal_optimizer_config *config, size_t size) {
+    const shoal_optimizer_config known = {.size = sizeof known,
+                                          .kind = SHOAL_OPTIMIZER_KIND_RADAM,
+                                          .beta1 = 0.9f,
+                                          .beta2 = 0.999f,
+                                          .epsilon = 1e-8f,
+                                          .weight_decay = 0.01f,
+                                          .rectify_above = 4};
+    sh_write_struct(config, size, &known, sizeof known);
 }
 
 static bool is_share(float value) {
@@ -99,16 +101,17 @@ static void place(void *argument, block_layout *block) {
 shoal_status shoal_optimizer_create(shoal_model *model,
                                     const shoal_optimizer_config *config,
                                     shoal_optimizer **optimizer) {
-    const shoal_optimizer_config defaults = shoal_optimizer_defaults();
+    shoal_optimizer_config own = shoal_optimizer_config_defaults();
     if (optimizer)
         *optimizer = NULL;
     if (!model || !optimizer || model->owner || !model->arena->gradients)
         return sh_fail(model ? model->context : NULL, SHOAL_INVALID,
                        "model or optimizer is NULL, or the model has no gradients");
-    if (!config)
-        config = &defaults;
-    if (config->kind < SHOAL_RADAM || config->kind > SHOAL_ADAM_L2)
-        return sh_fail(model->context, SHOAL_INVALID, "there is no optimizer %d",
+    TRY(READ_STRUCT(model->context, shoal_optimizer_config, config, &own));
+    config = &own;
+    if (config->kind < SHOAL_OPTIMIZER_KIND_RADAM ||
+        config->kind > SHOAL_OPTIMIZER_KIND_ADAM_L2)
+        return sh_fail(model->context, SHOAL_INVALID, "unknown optimizer %d",
                        (int)config->kind);
     if (!is_share(config->beta1) || !is_share(config->beta2) ||
         !is_share(config->average) || !(config->epsilon > 0) ||
@@ -160,8 +163,10 @@ static adam_numbers numbers_of(const shoal_optimizer_config *config, double rate
     const double beta1 = config->beta1, beta2 = config->beta2, t = (double)step;
     const double left1 = 1 - pow(beta1, t), left2 = 1 - pow(beta2, t);
     const double decay = config->weight_decay;
-    const bool rectified = config->kind == SHOAL_RADAM || config->kind == SHOAL_RADAM_L2;
-    const bool coupled = config->kind == SHOAL_RADAM_L2 || config->kind == SHOAL_ADAM_L2;
+    const bool rectified = config->kind == SHOAL_OPTIMIZER_KIND_RADAM ||
+                           config->kind == SHOAL_OPTIMIZER_KIND_RADAM_L2;
+    const bool coupled = config->kind == SHOAL_OPTIMIZER_KIND_RADAM_L2 ||
+                         config->kind == SHOAL_OPTIMIZER_KIND_ADAM_L2;
     double factor = rate / left1;
     bool adaptive = true;
     if (rectified) {

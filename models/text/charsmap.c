@@ -18,7 +18,8 @@ static int value_of(char c) {
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-/* Bytes of the text, which has a multiple of four characters; -1: it is no base64. */
+/* Decodes a text whose length is a multiple of four; returns the number of bytes, or -1
+   if it is not base64. */
 static int64_t decode(const char *text, size_t size, unsigned char *out) {
     int64_t made = 0;
     const size_t padding = size > 0 && text[size - 1] == '=' ? 1 + (text[size - 2] == '=')
@@ -55,7 +56,8 @@ static uint32_t little_endian(const unsigned char *at) {
            (uint32_t)at[3] << 24;
 }
 
-/* A unit's 256 children are in the array, and its value begins a text's character. */
+/* Whether all 256 possible children of a unit are in the array, and its value is the
+   start of a character in the texts. */
 static bool stays_inside(const charsmap *map, uint32_t index) {
     const uint32_t unit = map->units[index], children = index ^ far_of(unit);
     if (unit & is_value)
@@ -79,13 +81,13 @@ shoal_status sh_charsmap_read(shoal_context *context, const char *label,
         return sh_fail(
             context, SHOAL_BAD_FILE,
             "%s: precompiled_charsmap of a Precompiled normalizer is not base64", label);
-    /* The array and the texts out of the bytes. */
+    /* Finds the array and the texts in the bytes. */
     const size_t size = (size_t)bytes;
     const uint32_t array = size >= HEAD ? little_endian(map->bytes) : 0;
     if (array == 0 || array % UNIT != 0 || array > size - HEAD)
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: precompiled_charsmap has %zu bytes, of which its array has "
-                       "%u, which cannot be",
+                       "%s: precompiled_charsmap has %zu bytes, which does not match its "
+                       "array of %u bytes",
                        label, size, (unsigned)array);
     map->unit_count = array / UNIT;
     map->text = (char *)map->bytes + HEAD + array;
@@ -101,7 +103,7 @@ shoal_status sh_charsmap_read(shoal_context *context, const char *label,
     for (uint32_t i = 0; i < map->unit_count; i++)
         if (!stays_inside(map, i))
             return sh_fail(context, SHOAL_BAD_FILE,
-                           "%s: unit %u of precompiled_charsmap points outside of it",
+                           "%s: unit %u of precompiled_charsmap points outside the array",
                            label, (unsigned)i);
     return SHOAL_OK;
 }

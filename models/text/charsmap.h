@@ -1,12 +1,13 @@
-/* SentencePiece's table of characters and what stands for them (precompiled_charsmap):
- *
- *     bytes of the array, 32 bits; the array; texts, each ended by a zero byte
- *
- * The array is a trie over the bytes of what is replaced, in 32-bit units. Bit 31 says
- * that a unit is a value: where in the texts the replacement begins. Any other has the
- * byte that leads to it (bits 0-7), whether a value hangs on it (bit 8), and how far its
- * children are (bits 10-30, in steps of 256 where bit 9 is set): child c of unit i is
- * unit i ^ far ^ c, its value the one at c = 0. */
+/* SentencePiece's table of character replacements (precompiled_charsmap):
+
+   size of the array in bytes, 32 bits; the array; NUL-terminated texts
+
+   The array is a double-array trie over the bytes of the replaced text, in 32-bit
+   units. If bit 31 is set, a unit is a value: the offset of the replacement in the
+   texts. Otherwise it has the byte that leads to it (bits 0-7), whether it has a value
+   (bit 8), and the offset of its children (bits 10-30, in steps of 256 if bit 9 is
+   set): child c of unit i is unit i ^ offset ^ c, and its value is the child with c =
+   0. */
 #ifndef SHOAL_MODELS_TEXT_CHARSMAP_H
 #define SHOAL_MODELS_TEXT_CHARSMAP_H
 
@@ -19,17 +20,17 @@ typedef struct {
     uint32_t unit_count;
     char *text; /* [text_size] */
     size_t text_size;
-    unsigned char *bytes; /* of the file: text is a part of them */
+    unsigned char *bytes; /* decoded file; text points into it */
 } charsmap;
 
-/* From the base64 of a tokenizer.json. Every way through the array is known to stay in
-   it, once it is read; `label` names the file in messages. */
+/* Decodes the base64 of a tokenizer.json and verifies that every path through the array
+   stays inside it; `label` names the file in messages. */
 shoal_status sh_charsmap_read(shoal_context *context, const char *label,
                               const char *base64, charsmap *made);
 void sh_charsmap_destroy(shoal_context *context, charsmap *map);
 
-/* What stands for the shortest entry that the bytes begin with, and its size; NULL where
-   there is none. */
+/* The replacement of the shortest entry that is a prefix of the bytes, and its size;
+   NULL if there is none. */
 const char *sh_charsmap_find(const charsmap *map, const char *bytes, size_t size,
                              size_t *found_size);
 

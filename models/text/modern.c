@@ -1,11 +1,11 @@
 /* ModernBERT's layers, for inference. R rows, M model, F feed-forward.
- *
- *     x      += attention(rotated(norm(x)))       the first layer takes x itself
- *     x      += narrow(activation(a) b)           a, b the halves of widen(norm(x))
- *     out     = norm(x)
- *
- * `normed` always holds the next product's input: what follows a product that ends a
- * branch adds it to x and norms x into its place. */
+
+   x      += attention(rotated(norm(x)))       the first layer uses x itself
+   x      += narrow(activation(a) b)           a, b: the two parts of widen(norm(x))
+   out     = norm(x)
+
+   `normed` always holds the input of the next product: the epilogue of a product that
+   ends a branch adds it to x and writes norm(x). */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,13 +14,17 @@
 #include "models/nn/quantised.h"
 #include "models/text/text_model.h"
 
-enum { ROW_BLOCK = 64, FORWARD_ROWS = 1024 }; /* rows of one task; of one feed-forward */
+enum {
+    ROW_BLOCK = 64,
+    FORWARD_ROWS = 1024
+}; /* rows per task; rows per feed-forward
+                                                 pass */
 
 struct modern_stack {
     shoal_context *context;
     const text_config *config;
     text_limits limits;
-    shoal_plan *plans[2]; /* global, local; NULL where no layer is */
+    shoal_plan *plans[2]; /* global, local; NULL if no layer uses it */
     size_t bytes;
     int64_t *offsets; /* [limits.batch + 1] */
     float *normed;    /* [R][M] */
@@ -79,16 +83,17 @@ static shoal_status plan_attention(modern_stack *stack, const shoal_attention *a
     const text_config *config = stack->config;
     const int64_t dim = config->size / config->heads;
     const shoal_strides strides = {.head = dim, .position = 3 * config->size};
-    const shoal_problem problem = {.batch = stack->limits.batch,
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = stack->limits.batch,
                                    .heads = config->heads,
                                    .queries = stack->limits.length,
                                    .keys = stack->limits.length,
                                    .dim = dim,
                                    .value_dim = dim,
                                    .packed = 1,
-                                   .q = strides,
-                                   .k = strides,
-                                   .v = strides};
+                                   .q_strides = &strides,
+                                   .k_strides = &strides,
+                                   .v_strides = &strides};
     return shoal_plan_create(stack->context, &problem, attention, 0,
                              &stack->plans[local]);
 }
@@ -109,10 +114,12 @@ shoal_status sh_modern_create(shoal_context *context, const text_config *config,
                               const shoal_attention *attention, const text_limits *limits,
                               modern_stack **made) {
     modern_stack stack = {.context = context, .config = config, .limits = *limits};
-    sh_blas_use_one_thread();
     *made = sh_allocate_parts(context, place, &stack, &stack.bytes);
-    if (!*made)
+    if (!*made || sh_products_hold(context) != SHOAL_OK) {
+        sh_release(context, *made);
+        *made = NULL;
         return SHOAL_NO_MEMORY;
+    }
     **made = stack;
     shoal_status status = make_plans(*made, attention);
     if (status != SHOAL_OK) {
@@ -125,6 +132,7 @@ shoal_status sh_modern_create(shoal_context *context, const text_config *config,
 void sh_modern_destroy(modern_stack *stack) {
     if (!stack)
         return;
+    sh_products_drop(stack->context);
     shoal_plan_destroy(stack->plans[0]);
     shoal_plan_destroy(stack->plans[1]);
     sh_release(stack->context, stack);
@@ -137,7 +145,7 @@ size_t sh_modern_memory(const modern_stack *stack) {
     return bytes;
 }
 
-/* ---- Rotations -------------------------------------------------------------------- */
+/* ---- Rotary positions ------------------------------------------------------------- */
 
 typedef struct {
     const modern_stack *stack;
@@ -146,7 +154,7 @@ typedef struct {
     int local;
 } rotation;
 
-/* In float as the models were trained, but for the functions themselves. */
+/* In float, like the models' training code, except for the functions themselves. */
 static void turn_task(void *shared, int64_t task, int thread UNUSED) {
     const rotation *r = shared;
     const text_config *config = r->stack->config;
@@ -171,7 +179,8 @@ static void rotate_task(void *shared, int64_t task, int thread UNUSED) {
     const int64_t last = min((task + 1) * ROW_BLOCK, r->rows);
     for (int64_t row = task * ROW_BLOCK; row < last; row++)
         for (int64_t head = 0; head < 2 * config->heads; head++) {
-            /* Queries, then keys: a head's first and second half turn together. */
+            /* Queries, then keys: the first and second half of a head are rotated
+               together. */
             const int64_t half = dim / 2;
             const float *turns = r->stack->turns[r->local] + row * dim;
             float *x = r->stack->projected + row * width + head * dim;
@@ -188,13 +197,13 @@ static void by_rows(const rotation *r, task_function *run) {
     sh_run_tasks(r->stack->context, ceil_divide(r->rows, ROW_BLOCK), run, &shared);
 }
 
-/* ---- Products and what follows them ----------------------------------------------- */
+/* ---- Products and their epilogues ------------------------------------------------- */
 
-/* x += y, and y = norm(x): y is the next product's input. */
+/* x += y, then y = norm(x), the input of the next product. */
 typedef struct {
     const text_config *config;
     const float *scale, *shift;
-    float *x, *y; /* from the product's first row on */
+    float *x, *y; /* at the product's first row */
 } branch_end;
 
 static void end_branch(const void *shared, const shoal_context *context, int64_t first,
@@ -256,12 +265,14 @@ shoal_status sh_modern_forward(modern_stack *stack, const text_weights *weights,
                                const float **out) {
     const text_config *config = stack->config;
     const int64_t rows = packing_rows(sequences), size = config->size;
-    const shoal_inputs inputs = {.q = stack->projected,
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                 .q = stack->projected,
                                  .k = stack->projected + size,
                                  .v = stack->projected + 2 * size,
                                  .query_offsets = stack->offsets,
                                  .key_offsets = stack->offsets};
-    for (int64_t b = 0; b <= stack->limits.batch; b++) /* beyond the batch: empty */
+    for (int64_t b = 0; b <= stack->limits.batch; b++) /* sequences beyond the batch
+                                                          are empty */
         stack->offsets[b] = sequences->offsets[min(b, sequences->batch)];
     for (int local = 0; local < 2; local++)
         if (stack->turns[local])

@@ -1,5 +1,5 @@
-/* Normalisation of a text, character by character, with the bytes that each came from,
-   and in steps. */
+/* Normalisation of a text in steps, character by character, keeping the source bytes of
+   each character. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,8 +20,7 @@ static int by_class(const void *a, const void *b) {
     return left->place < right->place ? -1 : 1;
 }
 
-/* Marks of one character, at[0 .. count - 1], by their classes; equals keep their
-   order. */
+/* Sorts the marks of one character, at[0 .. count - 1], by combining class; stable. */
 static bool order_marks(shoal_context *context, letter *at, int64_t count) {
     bool sorted = true;
     for (int64_t i = 1; i < count; i++)
@@ -44,7 +43,8 @@ static bool order_marks(shoal_context *context, letter *at, int64_t count) {
 static void compose(letter_list *list, int64_t first) {
     letter *at = list->at;
     int64_t kept = first, starter = -1;
-    int last = -1; /* class of the letter before, since the starter; -1: none between */
+    int last = -1; /* combining class of the previous letter since the starter; -1 if
+                      none */
     for (int64_t i = first; i < list->count; i++) {
         const int class = sh_char_combining(at[i].code);
         uint32_t both = 0;
@@ -72,7 +72,7 @@ static void push(letter_list *to, uint32_t code, const letter *from) {
     to->at[to->count++] = (letter){code, from->begin, from->end};
 }
 
-/* All that is done to a letter alone; there is room. */
+/* Rules for single letters; there is enough room. */
 static void push_normal(const character_rules *rules, letter_list *to,
                         const letter *from) {
     uint32_t code = from->code;
@@ -100,7 +100,8 @@ static void push_normal(const character_rules *rules, letter_list *to,
         push(to, ' ', from);
 }
 
-/* Appends `count` letters to `to`, each by the rules. False: out of memory. */
+/* Appends `count` letters to `to`, each by the rules. Returns false if out of
+   memory. */
 static bool normalize_characters(shoal_context *context, const character_rules *rules,
                                  const letter *from, int64_t count, letter_list *to) {
     enum { MOST_FROM_ONE = DECOMPOSED_MOST + 2, PIECE = 64 };
@@ -112,7 +113,7 @@ static bool normalize_characters(shoal_context *context, const character_rules *
     }
     if (!rules->strip_accents && !rules->decompose)
         return true;
-    /* The letters from `first` on, each run of marks in order. */
+    /* Sorts each run of marks from `first` on. */
     int64_t run = first;
     for (int64_t i = first; i <= to->count; i++)
         if (i == to->count || sh_char_combining(to->at[i].code) == 0) {
@@ -123,8 +124,8 @@ static bool normalize_characters(shoal_context *context, const character_rules *
     if (rules->compose)
         compose(to, first);
     if (rules->strip_accents) {
-        /* Drops the marks of decomposed letters from `first` on. What is left is one
-           small letter for each capital: the one that has two is decomposed by now. */
+        /* Drops the marks of decomposed letters from `first` on. Each remaining capital
+           has a single lower-case letter: the only exception is already decomposed. */
         uint32_t lower[LOWER_MOST];
         int64_t kept = first;
         for (int64_t i = first; i < to->count; i++) {
@@ -164,32 +165,33 @@ static bool push_all(shoal_context *context, const letter *from, int64_t count,
     return true;
 }
 
-/* ---- How long a text may become --------------------------------------------------- */
+/* ---- Limits on growth ------------------------------------------------------------- */
 
-/* Eighteen letters are the most that Unicode has for one. A file may say more, and so
-   often that no memory is enough. */
+/* Unicode expands a character to at most eighteen. A file may specify more, repeatedly,
+   until no memory is enough. */
 enum { GROWTH_MOST = 64, ALWAYS = 4096 };
 
 typedef struct {
     shoal_context *context;
-    int64_t most;   /* letters that a step may give */
-    bool *too_long; /* it gives more */
+    int64_t most;   /* maximum number of letters of a step's output */
+    bool *too_long; /* set if there would be more */
 } step_limit;
 
-/* Room for letters that stand for one or more; first: where the step's letters begin. */
+/* Makes room for letters that replace one or more; first: start of the step's
+   output. */
 static bool grow(const step_limit *limit, letter_list *to, int64_t first, int64_t more) {
     if (to->count - first + more <= limit->most)
         return letters_grow(limit->context, to, more);
     *limit->too_long = true;
     sh_fail(limit->context, SHOAL_BAD_FILE,
-            "a text becomes more than %d times as long by the tokenizer's normalizer",
+            "the tokenizer's normalizer makes a text more than %d times as long",
             (int)GROWTH_MOST);
     return false;
 }
 
 /* ---- Replace ---------------------------------------------------------------------- */
 
-/* How many letters are replaced that begin here. */
+/* Number of letters here that match the pattern. */
 static int64_t matched(const normal_step *step, const letter *from, int64_t count) {
     const letter *pattern = step->pattern.at;
     const int64_t length = step->pattern.count;
@@ -225,9 +227,9 @@ static bool replace(const step_limit *limit, const normal_step *step, const lett
 
 /* ---- SentencePiece's table -------------------------------------------------------- */
 
-enum { CLUSTER_BYTES = 5 }; /* a longer cluster is not looked for as a whole */
+enum { CLUSTER_BYTES = 5 }; /* longer clusters are not looked up as a whole */
 
-/* Letters that a reader sees as one character. */
+/* Number of letters in the grapheme cluster. */
 static int64_t cluster(const letter *from, int64_t count) {
     cluster_state state = {0};
     int64_t length = 1;
@@ -237,9 +239,9 @@ static int64_t cluster(const letter *from, int64_t count) {
     return length;
 }
 
-/* What stands for the letters' beginning, in place of all of them, or NULL. The table is
-   asked with the whole cluster, but its shortest entry is taken, and the rest of the
-   cluster dropped: models were trained so. */
+/* The replacement of a cluster, or NULL. The table is queried with the whole cluster,
+   but the shortest entry is used and the rest of the cluster dropped, as in the models'
+   training. */
 static const char *find_letters(const charsmap *map, const letter *from, int64_t count,
                                 size_t *found_size) {
     char bytes[CLUSTER_BYTES + UTF8_MOST];
@@ -252,7 +254,8 @@ static const char *find_letters(const charsmap *map, const letter *from, int64_t
 static bool map_text(const step_limit *limit, const charsmap *map, const letter *from,
                      int64_t count, letter_list *to) {
     const int64_t first = to->count;
-    int64_t together = 0; /* letters before this one belong to a cluster without entry */
+    int64_t together = 0; /* letters before this index belong to a cluster without an
+                             entry */
     for (int64_t i = 0, length; i < count; i += length) {
         size_t size = 0;
         length = i < together ? 1 : cluster(from + i, count - i);
@@ -264,7 +267,7 @@ static bool map_text(const step_limit *limit, const charsmap *map, const letter 
         }
         if (!grow(limit, to, first, found ? (int64_t)size : 1))
             return false;
-        /* One letter for each that was found, or the letter itself. */
+        /* One letter per character of the replacement, or the letter itself. */
         for (size_t at = 0; found && at < size;) {
             uint32_t code = 0;
             at += (size_t)sh_utf8_next(found + at, size - at, &code);
@@ -273,14 +276,14 @@ static bool map_text(const step_limit *limit, const charsmap *map, const letter 
         if (!found)
             to->at[to->count++] = from[i];
     }
-    /* What was dropped in front counts as the first letter's: a text still begins at its
-       beginning. */
+    /* Text that was dropped at the start belongs to the first letter, so that offsets
+       still begin at 0. */
     if (to->count > first)
         to->at[first].begin = from[0].begin;
     return true;
 }
 
-/* ---- All of them ------------------------------------------------------------------ */
+/* ---- All steps -------------------------------------------------------------------- */
 
 static bool take(const step_limit *limit, const normal_step *step, const letter *from,
                  int64_t count, letter_list *to) {

@@ -1,5 +1,5 @@
-/* How sentence-transformers makes a vector of a text's rows: the modules that a folder
-   names, and the settings of its pooling. */
+/* Pooling of sentence-transformers: the modules listed by a folder, and the settings of
+   its pooling. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <limits.h>
@@ -15,17 +15,17 @@ typedef struct {
     shoal_context *context;
     const char *label;
     text_config *config;
-    int chosen; /* poolings so far */
+    int chosen; /* number of poolings so far */
 } pooling_file;
 
-/* mode: as newer files name it; key: as the folder spells it, for the message. */
+/* mode: name in newer files; key: spelling in this folder, for messages. */
 static shoal_status choose(pooling_file *f, const char *mode, const char *key) {
     static const struct {
         const char *mode;
         int32_t pooling;
-    } rows[] = {{"mean", SHOAL_POOL_MEAN},
-                {"cls", SHOAL_POOL_FIRST},
-                {"max", SHOAL_POOL_MAX}};
+    } rows[] = {{"mean", SHOAL_TEXT_POOLING_MEAN},
+                {"cls", SHOAL_TEXT_POOLING_FIRST},
+                {"max", SHOAL_TEXT_POOLING_MAX}};
     for (size_t i = 0; mode && f->chosen == 0 && i < sizeof rows / sizeof *rows; i++)
         if (strcmp(mode, rows[i].mode) == 0) {
             f->config->pooling = rows[i].pooling;
@@ -33,12 +33,12 @@ static shoal_status choose(pooling_file *f, const char *mode, const char *key) {
             return SHOAL_OK;
         }
     return sh_fail(f->context, SHOAL_BAD_FILE,
-                   "%s: '%s': one of mean, first token (cls) and max is supported; "
-                   "a pooling that you name takes its place",
+                   "%s: '%s' is not supported; use mean, first token (cls) or max, or "
+                   "choose a pooling explicitly",
                    f->label, sh_shown(key).text);
 }
 
-/* "pooling_mode_...": true, as files had it before version 6. */
+/* "pooling_mode_...": true, as in files before version 6. */
 static shoal_status read_flags(pooling_file *f, json_t *root) {
     static const struct {
         const char *key, *mode;
@@ -65,7 +65,8 @@ shoal_status sh_text_pooling_read(shoal_context *context, const char *label,
     const json_t *modes = json_object_get(root, "pooling_mode");
     if (!modes)
         return read_flags(&f, (json_t *)(uintptr_t)root); /* jansson iterates non-const */
-    /* A name or a list of names; then the older keys do not count, as there. */
+    /* A name or a list of names; it overrides the older keys, as in
+       sentence-transformers. */
     const bool list = json_is_array(modes);
     const size_t count = list ? json_array_size(modes) : 1;
     TRY(count ? SHOAL_OK : choose(&f, NULL, "pooling_mode"));
@@ -78,8 +79,8 @@ shoal_status sh_text_pooling_read(shoal_context *context, const char *label,
 
 /* ---- Modules ---------------------------------------------------------------------- */
 
-/* False where there is no such file. One that cannot be read, such as a link that leads
-   nowhere, is there. */
+/* False if there is no such file. A file that cannot be read, such as a dangling link,
+   counts as existing. */
 static bool file_in(const char *folder, const char *below, const char *name,
                     char path[PATH_MAX]) {
     struct stat found;
@@ -96,7 +97,7 @@ static shoal_status open_pooling(shoal_context *context, const char *folder,
         !file_in(folder, below, "config.json", path))
         return sh_fail(context, SHOAL_BAD_FILE,
                        "%s: modules.json names a pooling in '%s', which has no "
-                       "config.json; a pooling that you name takes its place",
+                       "config.json; add it or choose a pooling explicitly",
                        folder, sh_shown(below).text);
     TRY(sh_json_object_read(context, path, TEXT_CONFIG_LARGEST, &root));
     shoal_status status = sh_text_pooling_read(context, path, root, config);
@@ -104,7 +105,7 @@ static shoal_status open_pooling(shoal_context *context, const char *folder,
     return status;
 }
 
-/* type: a path of Python, which differs between versions but for its end. */
+/* type: a Python path, of which only the end is the same in all versions. */
 static shoal_status take_module(shoal_context *context, const char *folder,
                                 const json_t *module, text_config *config) {
     const char *type = json_string_value(json_object_get(module, "type"));
@@ -121,8 +122,8 @@ static shoal_status take_module(shoal_context *context, const char *folder,
     }
     return sh_fail(context, SHOAL_BAD_FILE,
                    "%s: modules.json names the module '%s'%s%s, which is not supported; "
-                   "Transformer in the folder itself, Pooling and Normalize are; a "
-                   "pooling that you name takes the place of all that it says",
+                   "supported are Transformer in the folder itself, Pooling and "
+                   "Normalize. An explicitly chosen pooling replaces modules.json",
                    folder, sh_shown(name).text, below && *below ? " in " : "",
                    below ? sh_shown(below).text : "");
 }

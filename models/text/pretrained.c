@@ -1,5 +1,5 @@
-/* A BERT or RoBERTa folder as a model that is trained further, and back: the same tensors
-   under transformers' names. */
+/* Conversion of a BERT or RoBERTa folder to a trainable model and back: the same
+   tensors under the names of transformers. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <stdio.h>
@@ -21,8 +21,8 @@ shoal_status shoal_text_model_config(shoal_context *context, const char *folder,
     TRY(sh_text_config_open(context, folder, &read));
     if (read.family == FAMILY_MODERN)
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: a model of type '%s' can embed, and not be trained; bert, "
-                       "roberta, xlm-roberta and camembert can",
+                       "%s: a model of type '%s' can embed but not be trained; bert, "
+                       "roberta, xlm-roberta and camembert can be trained",
                        folder, read.type);
     config->vocabulary = read.vocabulary;
     config->features = 0;
@@ -33,10 +33,11 @@ shoal_status shoal_text_model_config(shoal_context *context, const char *folder,
     config->feed_forward = read.feed_forward;
     config->shared_qk = 0;
     config->norm = SHOAL_NORM_POST;
-    config->activation = read.activation == ACTIVATION_RELU ? SHOAL_RELU : SHOAL_GELU;
-    config->positions = SHOAL_LEARNED;
+    config->activation = read.activation == ACTIVATION_RELU ? SHOAL_ACTIVATION_RELU
+                                                            : SHOAL_ACTIVATION_GELU;
+    config->positions = SHOAL_POSITIONS_LEARNED;
     config->dropout = read.dropout;
-    config->form = read.family == FAMILY_BERT ? SHOAL_BERT : SHOAL_ROBERTA;
+    config->form = read.family == FAMILY_BERT ? SHOAL_FORM_BERT : SHOAL_FORM_ROBERTA;
     config->types = read.types;
     config->epsilon = read.epsilon;
     return SHOAL_OK;
@@ -65,7 +66,7 @@ static const name_row input_names[] = {
     {"input_norm.", "embeddings.LayerNorm."},
 };
 
-/* The row whose own name is the beginning of `name`; NULL: none. */
+/* The row whose own name is a prefix of `name`, or NULL. */
 static const name_row *find_row(const name_row *rows, size_t count, const char *name) {
     for (size_t i = 0; i < count; i++)
         if (strncmp(rows[i].own, name, strlen(rows[i].own)) == 0)
@@ -74,22 +75,22 @@ static const name_row *find_row(const name_row *rows, size_t count, const char *
 }
 
 static const char *prefix_of(const shoal_model_config *config) {
-    return config->form == SHOAL_BERT ? "bert." : "roberta.";
+    return config->form == SHOAL_FORM_BERT ? "bert." : "roberta.";
 }
 
-/* Names of a head and of an output have no prefix in front, but for BERT's pooler. */
+/* Names of a head and of an output have no prefix, except for BERT's pooler. */
 static const char *part_behind(const shoal_model_config *config, bool head,
                                const char **prefix) {
-    const bool bert = config->form == SHOAL_BERT;
+    const bool bert = config->form == SHOAL_FORM_BERT;
     *prefix = bert && head ? prefix_of(config) : "";
-    if (config->pooling == SHOAL_EVERY_ROW)
+    if (config->pooling == SHOAL_POOLING_NONE)
         return "qa_outputs.";
     if (head)
         return bert ? "pooler.dense." : "classifier.dense.";
     return bert ? "classifier." : "classifier.out_proj.";
 }
 
-/* What transformers calls a parameter: prefix and name. */
+/* Name of a parameter in transformers: prefix and name. */
 static void their_name(const shoal_model_config *config, const char *own,
                        const char **prefix, char name[NAME_MOST]) {
     static const char layers[] = "encoder.layers.";
@@ -114,20 +115,21 @@ static void their_name(const shoal_model_config *config, const char *own,
     snprintf(name, NAME_MOST, "%s%s", part, last);
 }
 
-/* ---- From the folder -------------------------------------------------------------- */
+/* ---- Reading a folder ------------------------------------------------------------- */
 
 static shoal_status check_model(shoal_context *context, const char *folder,
                                 shoal_model *model) {
     if (!context || !folder || !model)
         return sh_fail(context, SHOAL_INVALID, "context, folder or model is NULL");
     const shoal_model_config *config = shoal_model_settings(model);
-    if (config->form == SHOAL_BERT || config->form == SHOAL_ROBERTA)
+    if (config->form == SHOAL_FORM_BERT || config->form == SHOAL_FORM_ROBERTA)
         return SHOAL_OK;
     return sh_fail(context, SHOAL_INVALID,
-                   "the model is neither of BERT's nor of RoBERTa's form");
+                   "the model has neither BERT's nor RoBERTa's form; create it with the "
+                   "configuration of the folder");
 }
 
-/* Rows of the table of positions that no token has: RoBERTa's before the first. */
+/* Unused rows at the start of RoBERTa's table of positions. */
 static int64_t rows_before(const text_config *config) {
     return config->table_positions - config->positions;
 }
@@ -140,21 +142,21 @@ static shoal_status load_one(shoal_context *context, const char *folder,
     const char *prefix;
     their_name(settings, to->name, &prefix, name);
     const file_tensor *found = sh_text_tensor_find(file, prefix, name);
-    if (!found) /* encoders alone are saved without the prefix */
+    if (!found) /* encoders without a head are saved without the prefix */
         found = sh_text_tensor_find(file, "", name);
-    int64_t shape[SHOAL_MAX_RANK];
+    int64_t shape[SHOAL_MAX_DIMENSIONS];
     memcpy(shape, to->shape, sizeof shape);
     const int64_t before = strcmp(to->name, "positions.weight") == 0 ? rows_before(config)
                                                                      : 0;
     shape[0] += before;
-    const bool fits = found && sh_file_tensor_has_shape(found, to->rank, shape);
+    const bool fits = found && sh_file_tensor_has_shape(found, to->dimensions, shape);
     if (!fits &&
         (strncmp(to->name, "head.", 5) == 0 || strncmp(to->name, "output.", 7) == 0))
         return SHOAL_OK;
     if (!fits)
         return sh_fail(context, SHOAL_BAD_FILE, "%s: its weights have %s tensor '%s%s'",
-                       folder, found ? "another shape of the" : "no", prefix, name);
-    file_tensor rows = *found; /* without those before, in the file's type */
+                       folder, found ? "a wrong shape of the" : "no", prefix, name);
+    file_tensor rows = *found; /* without the unused rows, in the file's type */
     const size_t skipped = before ? found->bytes / (size_t)shape[0] * (size_t)before : 0;
     rows.shape[0] -= before;
     rows.bytes -= skipped;
@@ -178,10 +180,11 @@ shoal_status shoal_text_model_load(shoal_context *context, const char *folder,
     return status;
 }
 
-/* ---- To the folder ---------------------------------------------------------------- */
+/* ---- Writing a folder ------------------------------------------------------------- */
 
 typedef struct {
-    int64_t count, padded; /* tensors; floats of the table of positions */
+    int64_t count, padded; /* number of tensors; floats of the padded table of
+                              positions */
     file_tensor *tensors;
     char (*names)[2 * NAME_MOST];
     float *positions; /* [table_positions][M] */
@@ -203,7 +206,7 @@ static void list_one(saving *s, int64_t at, const shoal_model_config *settings,
     snprintf(s->names[at], sizeof s->names[at], "%s%s", prefix, name);
     *to = (file_tensor){.name = s->names[at],
                         .dtype = DTYPE_F32,
-                        .rank = one->rank,
+                        .rank = one->dimensions,
                         .data = one->values};
     memcpy(to->shape, one->shape, sizeof to->shape);
     if (strcmp(one->name, "positions.weight") != 0)

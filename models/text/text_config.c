@@ -21,11 +21,11 @@ static shoal_status read_size(const config_file *f, const char *key, int64_t lea
     if (*size >= least && *size <= most)
         return SHOAL_OK;
     return sh_fail(f->context, SHOAL_BAD_FILE,
-                   "%s: '%s' should be a whole number from %lld to %lld", f->label, key,
+                   "%s: '%s' must be an integer from %lld to %lld", f->label, key,
                    (long long)least, (long long)most);
 }
 
-/* A number that may be absent. */
+/* An optional number. */
 static shoal_status read_number(const config_file *f, const json_t *from, const char *key,
                                 double *number) {
     const json_t *value = json_object_get(from, key);
@@ -34,7 +34,7 @@ static shoal_status read_number(const config_file *f, const json_t *from, const 
     *number = json_number_value(value);
     if (json_is_number(value) && *number > 0 && isfinite(*number))
         return SHOAL_OK;
-    return refuse(f, key, "should be a number above 0");
+    return refuse(f, key, "must be a number above 0");
 }
 
 /* ---- Families --------------------------------------------------------------------- */
@@ -56,8 +56,8 @@ static shoal_status read_family(const config_file *f, text_config *config) {
             return SHOAL_OK;
         }
     return sh_fail(f->context, SHOAL_BAD_FILE,
-                   "%s: a model of type '%s' is not supported; bert, roberta, "
-                   "xlm-roberta, camembert and modernbert are",
+                   "%s: a model of type '%s' is not supported; supported are bert, "
+                   "roberta, xlm-roberta, camembert and modernbert",
                    f->label, sh_shown(type ? type : "").text);
 }
 
@@ -69,11 +69,11 @@ static shoal_status read_activation(const config_file *f, const char *key,
     if (!name || strcmp(name, "gelu") == 0 || strcmp(name, "relu") == 0)
         return SHOAL_OK;
     return sh_fail(f->context, SHOAL_BAD_FILE,
-                   "%s: '%s' is '%s'; gelu (exact) and relu are supported", f->label, key,
+                   "%s: '%s' is '%s'; supported are gelu (exact) and relu", f->label, key,
                    sh_shown(name).text);
 }
 
-/* Flags that change the arithmetic, and are false in what is supported. */
+/* Flags that change the computation; only false is supported. */
 static shoal_status refuse_flags(const config_file *f, const char *const *flags) {
     for (; *flags; flags++)
         if (json_is_true(json_object_get(f->root, *flags)))
@@ -92,7 +92,7 @@ static shoal_status read_bert(const config_file *f, text_config *config) {
     const json_t *dropout = json_object_get(f->root, "hidden_dropout_prob");
     TRY(refuse_flags(f, flags));
     if (kind && strcmp(kind, "absolute") != 0)
-        return refuse(f, "position_embedding_type", "should be 'absolute'");
+        return refuse(f, "position_embedding_type", "must be 'absolute'");
     TRY(read_activation(f, "hidden_act", config));
     TRY(read_size(f, "type_vocab_size", 1, 65536, &config->types));
     TRY(read_number(f, f->root, "layer_norm_eps", &epsilon));
@@ -100,7 +100,7 @@ static shoal_status read_bert(const config_file *f, text_config *config) {
     config->dropout = dropout ? (float)json_number_value(dropout) : 0.1f;
     if (dropout &&
         !(json_is_number(dropout) && config->dropout >= 0 && config->dropout < 1))
-        return refuse(f, "hidden_dropout_prob", "should be a number from 0 to below 1");
+        return refuse(f, "hidden_dropout_prob", "must be a number from 0 to below 1");
     config->positions = config->table_positions;
     if (config->family == FAMILY_BERT)
         return SHOAL_OK;
@@ -108,25 +108,25 @@ static shoal_status read_bert(const config_file *f, text_config *config) {
     config->padding = (int32_t)padding;
     config->positions = config->table_positions - padding - 1;
     if (config->positions < 1)
-        return refuse(f, "max_position_embeddings", "should be above pad_token_id + 1");
+        return refuse(f, "max_position_embeddings", "must be above pad_token_id + 1");
     return SHOAL_OK;
 }
 
 /* ---- ModernBERT ------------------------------------------------------------------- */
 
-/* Which layers are local: a list, or all but every n-th from the first on. */
+/* Local layers: a list, or all but every n-th, starting with the first. */
 static shoal_status read_layer_types(const config_file *f, text_config *config) {
     const json_t *types = json_object_get(f->root, "layer_types");
     int64_t every = 3;
     if (types && !json_is_null(types)) {
         if ((int64_t)json_array_size(types) != config->layers)
-            return refuse(f, "layer_types", "should name the type of every layer");
+            return refuse(f, "layer_types", "must name the type of every layer");
         for (int64_t l = 0; l < config->layers; l++) {
             const char *type = json_string_value(json_array_get(types, (size_t)l));
             config->local[l] = type && strcmp(type, "sliding_attention") == 0;
             if (!config->local[l] && (!type || strcmp(type, "full_attention") != 0))
                 return refuse(f, "layer_types",
-                              "should be of full_attention and sliding_attention");
+                              "must contain only full_attention and sliding_attention");
         }
         return SHOAL_OK;
     }
@@ -145,7 +145,7 @@ static shoal_status read_modern(const config_file *f, text_config *config) {
     config->table_positions = 0;
     TRY(refuse_flags(f, flags));
     if (config->size / config->heads % 2 != 0)
-        return refuse(f, "hidden_size", "should give heads of an even size");
+        return refuse(f, "hidden_size", "must give heads of an even dimension");
     TRY(read_activation(f, "hidden_activation", config));
     TRY(read_number(f, f->root, "norm_eps", &epsilon));
     if (json_object_get(f->root, "local_attention"))
@@ -153,7 +153,8 @@ static shoal_status read_modern(const config_file *f, text_config *config) {
     config->epsilon = (float)epsilon;
     config->window = window;
     TRY(read_layer_types(f, config));
-    /* Bases of the rotations, as the published folder spells them or as newer ones do. */
+    /* Bases of the rotations, in the spelling of the published folder or of newer
+       ones. */
     static const char *const old_keys[] = {"global_rope_theta", "local_rope_theta"};
     static const char *const kinds[] = {"full_attention", "sliding_attention"};
     const json_t *newer = json_object_get(f->root, "rope_parameters");
@@ -166,7 +167,7 @@ static shoal_status read_modern(const config_file *f, text_config *config) {
         const json_t *one = json_object_get(newer, kinds[i]);
         const char *type = json_string_value(json_object_get(one, "rope_type"));
         if (type && strcmp(type, "default") != 0)
-            return refuse(f, "rope_type", "should be 'default'");
+            return refuse(f, "rope_type", "must be 'default'");
         TRY(read_number(f, f->root, old_keys[i], &config->theta[i]));
         TRY(read_number(f, one, "rope_theta", &config->theta[i]));
     }
@@ -176,7 +177,7 @@ static shoal_status read_modern(const config_file *f, text_config *config) {
 shoal_status sh_text_config_read(shoal_context *context, const char *label,
                                  const json_t *root, text_config *config) {
     const config_file f = {context, label, root};
-    *config = (text_config){.pooling = SHOAL_POOL_MEAN};
+    *config = (text_config){.pooling = SHOAL_TEXT_POOLING_MEAN};
     TRY(read_family(&f, config));
     const struct {
         const char *key;
@@ -190,6 +191,6 @@ shoal_status sh_text_config_read(shoal_context *context, const char *label,
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         TRY(read_size(&f, rows[i].key, 1, rows[i].most, rows[i].size));
     if (config->size % config->heads != 0)
-        return refuse(&f, "hidden_size", "should be a multiple of num_attention_heads");
+        return refuse(&f, "hidden_size", "must be a multiple of num_attention_heads");
     return (config->family == FAMILY_MODERN ? read_modern : read_bert)(&f, config);
 }

@@ -1,4 +1,4 @@
-/* Encoders of text: from tokens to hidden states, and from texts to vectors. */
+/* Text encoders: from tokens to hidden states, and from texts to vectors. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <math.h>
@@ -13,11 +13,11 @@
 enum {
     USUAL_ROWS = 2048,
     STRETCHED_ROWS = 4096,
-    SEQUENCES_MOST = 512, /* of one call */
+    SEQUENCES_MOST = 512, /* per call */
     ROW_BLOCK = 64
 };
 
-/* A text or a window of one, as tokens without the special ones. */
+/* A text or a window of one, as tokens without special tokens. */
 typedef struct {
     int64_t text, first, count;
 } text_piece;
@@ -26,22 +26,22 @@ struct shoal_text_encoder {
     shoal_context *context;
     char folder[PATH_MAX];
     text_config config;
-    shoal_text_info info;
+    shoal_text_encoder_info info;
     int64_t stride;
-    int32_t long_texts;
+    shoal_long_texts long_texts;
     bool normalize;
     text_weights weights;
     text_limits limits;
     encoder *stack;             /* BERT, RoBERTa */
     modern_stack *modern;       /* ModernBERT */
-    shoal_tokenizer *tokenizer; /* NULL until a text comes */
+    shoal_tokenizer *tokenizer; /* NULL before the first text */
 
     float *x;         /* [rows][size] */
-    float *places;    /* [rows]: each row's position */
-    int32_t *ids;     /* [rows] of the batch at work, and types */
+    float *places;    /* [rows]: position of each row */
+    int32_t *ids;     /* [rows] of the current batch */
     int32_t *types;   /* [rows] */
     int64_t *offsets; /* [SEQUENCES_MOST + 1] */
-    int32_t *firsts;  /* [SEQUENCES_MOST]: rows that sequences begin with */
+    int32_t *firsts;  /* [SEQUENCES_MOST]: first row of each sequence */
     float *pooled;    /* [size] */
     void *block;
 
@@ -60,51 +60,53 @@ shoal_status sh_text_config_open(shoal_context *context, const char *folder,
     const int length = snprintf(path, sizeof path, "%s/config.json", folder);
     if (length < 0 || length >= PATH_MAX || access(path, F_OK) != 0)
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: has no config.json; it should be a Hugging Face folder",
-                       folder);
+                       "%s: has no config.json; give a Hugging Face folder", folder);
     TRY(sh_json_object_read(context, path, TEXT_CONFIG_LARGEST, &root));
     shoal_status status = sh_text_config_read(context, path, root, config);
     json_decref(root);
     return status;
 }
 
-static shoal_status check_options(shoal_text_encoder *e, const shoal_text_options *o) {
+static shoal_status check_options(shoal_text_encoder *e,
+                                  const shoal_text_encoder_options *o) {
     const int64_t positions = e->config.positions;
     if (o->rows < 0 || o->rows > INT32_MAX / 4 || o->window < 0 || o->stride < 0 ||
-        o->long_texts < SHOAL_LONG_WINDOWS || o->long_texts > SHOAL_LONG_STRETCH ||
-        o->pooling < SHOAL_POOL_OWN || o->pooling > SHOAL_POOL_MAX ||
+        o->long_texts < SHOAL_LONG_TEXTS_WINDOWS ||
+        o->long_texts > SHOAL_LONG_TEXTS_STRETCH || o->pooling < SHOAL_TEXT_POOLING_OWN ||
+        o->pooling > SHOAL_TEXT_POOLING_MAX ||
         o->precision < SHOAL_PRECISION_AUTO || o->precision > SHOAL_PRECISION_INT8)
         return sh_fail(e->context, SHOAL_INVALID,
-                       "text encoder: an option is negative or not of its enumeration");
+                       "text encoder: an option is negative or has an invalid value");
     if (o->window > positions)
         return sh_fail(e->context, SHOAL_INVALID,
-                       "a window of %lld tokens: this model has %lld positions",
+                       "a window of %lld tokens exceeds the %lld positions of this model",
                        (long long)o->window, (long long)positions);
-    const bool stretch = o->long_texts == SHOAL_LONG_STRETCH;
+    const bool stretch = o->long_texts == SHOAL_LONG_TEXTS_STRETCH;
     const int64_t window = o->window ? o->window : positions;
     if (stretch && (o->window || o->stride))
         return sh_fail(e->context, SHOAL_INVALID,
-                       "stretched texts have no window and no stride; they may have as "
-                       "many tokens as are worked on at once (rows)");
+                       "stretched texts have no window and no stride; their maximum "
+                       "length is the number of rows per batch");
     if (o->stride > window)
-        return sh_fail(e->context, SHOAL_INVALID,
-                       "a stride of %lld tokens would leave out some between windows of "
-                       "%lld",
-                       (long long)o->stride, (long long)window);
+        return sh_fail(
+            e->context, SHOAL_INVALID,
+            "a stride of %lld tokens would leave gaps between windows of %lld tokens",
+            (long long)o->stride, (long long)window);
     const int64_t usual = stretch ? STRETCHED_ROWS : USUAL_ROWS;
     const text_config *c = &e->config;
-    e->info = (shoal_text_info){.type = c->type,
-                                .layers = c->layers,
-                                .heads = c->heads,
-                                .size = c->size,
-                                .feed_forward = c->feed_forward,
-                                .vocabulary = c->vocabulary,
-                                .positions = positions,
-                                .window = window,
-                                .rows = o->rows && stretch
-                                            ? o->rows
-                                            : max(o->rows ? o->rows : usual, window),
-                                .pooling = o->pooling ? o->pooling : c->pooling};
+    e->info =
+        (shoal_text_encoder_info){.type = c->type,
+                                  .layers = c->layers,
+                                  .heads = c->heads,
+                                  .width = c->size,
+                                  .feed_forward = c->feed_forward,
+                                  .vocabulary = c->vocabulary,
+                                  .positions = positions,
+                                  .window = window,
+                                  .rows = o->rows && stretch
+                                              ? o->rows
+                                              : max(o->rows ? o->rows : usual, window),
+                                  .pooling = o->pooling ? o->pooling : c->pooling};
     e->stride = o->stride ? o->stride : (window + 1) / 2;
     e->long_texts = o->long_texts;
     e->normalize = o->normalize || e->config.normalize;
@@ -152,12 +154,13 @@ static void place(void *argument, block_layout *block) {
     e->pooled = reserve_floats(block, e->config.size, 1);
 }
 
-static shoal_status make_parts(shoal_text_encoder *e, const shoal_text_options *options) {
+static shoal_status make_parts(shoal_text_encoder *e,
+                               const shoal_text_encoder_options *options) {
     const char *spelling = options->attention ? options->attention : "full";
     shoal_attention attention;
     size_t bytes;
     TRY(sh_text_config_open(e->context, e->folder, &e->config));
-    if (options->pooling == SHOAL_POOL_OWN)
+    if (options->pooling == SHOAL_TEXT_POOLING_OWN)
         TRY(sh_text_modules_open(e->context, e->folder, &e->config));
     TRY(check_options(e, options));
     TRY(shoal_attention_parse(e->context, spelling, &attention));
@@ -165,7 +168,8 @@ static shoal_status make_parts(shoal_text_encoder *e, const shoal_text_options *
         char kind[64];
         shoal_attention_print(&attention, kind, sizeof kind);
         return sh_fail(e->context, SHOAL_INVALID,
-                       "%s takes the queries as keys, but this model has keys of its own",
+                       "%s uses the queries as keys, but this model has separate keys; "
+                       "choose another kind",
                        kind);
     }
     TRY(sh_text_weights_open(e->context, e->folder, &e->config,
@@ -183,16 +187,16 @@ static shoal_status make_parts(shoal_text_encoder *e, const shoal_text_options *
 }
 
 shoal_status shoal_text_encoder_open(shoal_context *context, const char *folder,
-                                     const shoal_text_options *options,
+                                     const shoal_text_encoder_options *options,
                                      shoal_text_encoder **made) {
-    static const shoal_text_options usual;
+    shoal_text_encoder_options own = shoal_text_encoder_options_defaults();
     if (!context)
         return SHOAL_INVALID;
     if (!folder || !made)
-        return sh_fail(
-            context, SHOAL_INVALID,
-            "text_encoder_open: there is no folder or no place for the encoder");
+        return sh_fail(context, SHOAL_INVALID,
+                       "text_encoder_open: folder or encoder is NULL");
     *made = NULL;
+    TRY(READ_STRUCT(context, shoal_text_encoder_options, options, &own));
     if (strlen(folder) >= PATH_MAX)
         return sh_fail(context, SHOAL_INVALID, "text_encoder_open: the path is too long");
     shoal_text_encoder *e = sh_allocate(context, sizeof *e);
@@ -200,18 +204,18 @@ shoal_status shoal_text_encoder_open(shoal_context *context, const char *folder,
         return SHOAL_NO_MEMORY;
     *e = (shoal_text_encoder){.context = context};
     strcpy(e->folder, folder);
-    shoal_status status = make_parts(e, options ? options : &usual);
+    shoal_status status = make_parts(e, &own);
     if (status == SHOAL_OK)
         *made = e;
     else
-        shoal_text_encoder_close(e);
+        shoal_text_encoder_destroy(e);
     return status;
 }
 
-void shoal_text_encoder_close(shoal_text_encoder *e) {
+void shoal_text_encoder_destroy(shoal_text_encoder *e) {
     if (!e)
         return;
-    shoal_tokenizer_close(e->tokenizer);
+    shoal_tokenizer_destroy(e->tokenizer);
     sh_encoder_destroy(e->stack);
     sh_modern_destroy(e->modern);
     sh_text_weights_close(e->context, &e->weights);
@@ -221,7 +225,7 @@ void shoal_text_encoder_close(shoal_text_encoder *e) {
     sh_release(e->context, e);
 }
 
-const shoal_text_info *shoal_text_encoder_info(const shoal_text_encoder *e) {
+const shoal_text_encoder_info *shoal_text_encoder_describe(const shoal_text_encoder *e) {
     return e ? &e->info : NULL;
 }
 
@@ -233,7 +237,7 @@ typedef struct {
     const int32_t *ids, *types;
 } embedding;
 
-/* Between two rows of the table, where texts are stretched. */
+/* Interpolates between two rows of the table for stretched texts. */
 static void add_position(const shoal_text_encoder *e, float place, float *x) {
     const int64_t size = e->config.size, whole = (int64_t)place;
     const float *row = (const float *)e->weights.positions.data + whole * size;
@@ -258,7 +262,7 @@ static void embed_task(void *shared, int64_t task, int thread UNUSED) {
     for (int64_t row = first; row < last; row++) {
         float *x = e->x + row * size;
         word.data = (const char *)w->words.data + (size_t)m->ids[row] * word.bytes;
-        sh_file_tensor_to_f32(NULL, &word, x); /* of a type that was checked */
+        sh_file_tensor_to_f32(NULL, &word, x); /* the type was checked before */
         if (w->types.data)
             e->context->kernels->add(size,
                                      (const float *)w->types.data +
@@ -273,16 +277,16 @@ static void embed_task(void *shared, int64_t task, int thread UNUSED) {
                     e->x + first * size, NULL);
 }
 
-/* Of a batch that was checked. firsts: hidden has the sequences' first rows alone. */
+/* Runs a checked batch. firsts: hidden has only the first row of each sequence. */
 static shoal_status run(shoal_text_encoder *e, int64_t batch, const int64_t *offsets,
                         const int32_t *ids, const int32_t *types, bool firsts,
                         const float **hidden) {
     const packing sequences = {batch, offsets};
     embedding m = {e, packing_rows(&sequences), ids, types};
     for (int64_t b = 0; b < batch; b++) {
-        /* Positions of one sequence. Longer ones than the model has are stretched over
-           those: a product of whole numbers and one division, so that no place is behind
-           the last. */
+        /* Positions of one sequence. Sequences longer than the model's maximum are
+           stretched over its positions by an integer product and one division, so that
+           no position exceeds the last. */
         const int64_t count = offsets[b + 1] - offsets[b];
         const text_config *config = &e->config;
         const bool roberta = config->family == FAMILY_ROBERTA;
@@ -316,21 +320,20 @@ shoal_status shoal_text_encoder_forward(shoal_text_encoder *e, int64_t batch,
     if (!e)
         return SHOAL_INVALID;
     if (!ids || !hidden)
-        return sh_fail(
-            e->context, SHOAL_INVALID,
-            "text_encoder_forward: there are no ids or no place for the result");
+        return sh_fail(e->context, SHOAL_INVALID,
+                       "text_encoder_forward: ids or the result is NULL");
     const text_config *config = &e->config;
     if (batch < 0 || batch > e->limits.batch || !offsets || offsets[0] != 0)
-        return sh_fail(e->context, SHOAL_INVALID,
-                       "text encoder: a batch has 0 to %lld sequences, and begins at "
-                       "row 0",
-                       (long long)e->limits.batch);
+        return sh_fail(
+            e->context, SHOAL_INVALID,
+            "text encoder: a batch must have 0 to %lld sequences and begin at row 0",
+            (long long)e->limits.batch);
     for (int64_t b = 0; b < batch; b++) {
         const int64_t length = offsets[b + 1] - offsets[b];
         if (length < 0 || length > e->limits.length || offsets[b + 1] > e->limits.rows)
             return sh_fail(e->context, SHOAL_INVALID,
-                           "text encoder: sequence %lld has %lld tokens; one has up to "
-                           "%lld, and a call %lld",
+                           "text encoder: sequence %lld has %lld tokens; the maximum is "
+                           "%lld per sequence and %lld per call",
                            (long long)b, (long long)length, (long long)e->limits.length,
                            (long long)e->limits.rows);
     }
@@ -338,7 +341,7 @@ shoal_status shoal_text_encoder_forward(shoal_text_encoder *e, int64_t batch,
         if (ids[row] < 0 || ids[row] >= config->vocabulary ||
             (types && (types[row] < 0 || types[row] >= max(config->types, 1))))
             return sh_fail(e->context, SHOAL_INVALID,
-                           "text encoder: row %lld has id %d, type %d; this model has "
+                           "text encoder: row %lld has id %d and type %d; this model has "
                            "%lld words and %lld types",
                            (long long)row, (int)ids[row], types ? (int)types[row] : 0,
                            (long long)config->vocabulary, (long long)config->types);
@@ -347,14 +350,15 @@ shoal_status shoal_text_encoder_forward(shoal_text_encoder *e, int64_t batch,
 
 /* ---- Pooling ---------------------------------------------------------------------- */
 
-/* rows [count][size] become e->pooled [size]. */
+/* Pools rows [count][size] into e->pooled [size]. */
 static void pool(const shoal_text_encoder *e, int64_t count, const float *rows) {
     const int64_t size = e->config.size;
     float *to = e->pooled;
     memcpy(to, rows, (size_t)size * sizeof(float));
-    for (int64_t row = 1; row < count && e->info.pooling != SHOAL_POOL_FIRST; row++) {
+    for (int64_t row = 1; row < count && e->info.pooling != SHOAL_TEXT_POOLING_FIRST;
+         row++) {
         const float *x = rows + row * size;
-        if (e->info.pooling == SHOAL_POOL_MEAN)
+        if (e->info.pooling == SHOAL_TEXT_POOLING_MEAN)
             e->context->kernels->add(size, x, to);
         else
             for (int64_t i = 0; i < size; i++)
@@ -362,15 +366,15 @@ static void pool(const shoal_text_encoder *e, int64_t count, const float *rows) 
     }
 }
 
-/* `sums` rows or first rows were added up in the vector. */
+/* Divides a vector by the number of rows summed in it, if needed. */
 static void finish_vector(const shoal_text_encoder *e, int64_t sums, float *vector) {
     const int64_t size = e->config.size;
     double scale = 1, square = 0;
-    if (sums == 0) { /* no token at all */
+    if (sums == 0) { /* no tokens */
         memset(vector, 0, (size_t)size * sizeof(float));
         return;
     }
-    if (e->info.pooling != SHOAL_POOL_MAX)
+    if (e->info.pooling != SHOAL_TEXT_POOLING_MAX)
         scale = 1 / (double)sums;
     for (int64_t i = 0; i < size; i++)
         square += (double)vector[i] * vector[i];
@@ -382,7 +386,7 @@ static void finish_vector(const shoal_text_encoder *e, int64_t sums, float *vect
 
 /* ---- From texts to vectors -------------------------------------------------------- */
 
-/* Opened when the first text comes: hidden states of tokens need none. */
+/* Opened for the first text, because hidden states of tokens do not need it. */
 static shoal_status open_tokenizer(shoal_text_encoder *e) {
     if (e->tokenizer)
         return SHOAL_OK;
@@ -390,30 +394,30 @@ static shoal_status open_tokenizer(shoal_text_encoder *e) {
     const int64_t ids = shoal_tokenizer_size(e->tokenizer);
     const int64_t specials = e->tokenizer->single.count - 1;
     if (ids > e->config.vocabulary || specials >= e->info.window) {
-        shoal_tokenizer_close(e->tokenizer);
+        shoal_tokenizer_destroy(e->tokenizer);
         e->tokenizer = NULL;
         return ids > e->config.vocabulary
                    ? sh_fail(e->context, SHOAL_BAD_FILE,
-                             "%s: its tokenizer has %lld ids, and its model %lld words",
+                             "%s: its tokenizer has %lld ids, but its model %lld words; "
+                             "they belong to different models",
                              e->folder, (long long)ids, (long long)e->config.vocabulary)
                    : sh_fail(e->context, SHOAL_INVALID,
-                             "a window of %lld tokens has no room beside %lld special "
-                             "ones",
+                             "a window of %lld tokens has no room besides %lld special "
+                             "tokens",
                              (long long)e->info.window, (long long)specials);
     }
     return SHOAL_OK;
 }
 
-/* The windows of a text whose tokens were appended. */
+/* Cuts a text whose tokens were appended into windows. */
 static shoal_status cut_text(shoal_text_encoder *e, int64_t text, int64_t count) {
     const int64_t specials = e->tokenizer->single.count - 1;
-    const bool stretch = e->long_texts == SHOAL_LONG_STRETCH;
+    const bool stretch = e->long_texts == SHOAL_LONG_TEXTS_STRETCH;
     const int64_t room = (stretch ? e->limits.length : e->info.window) - specials;
     const int64_t step = max(1, min(e->stride, room));
     if (stretch && count > room)
         return sh_fail(e->context, SHOAL_INVALID,
-                       "it has %lld tokens, more than the %lld rows that are worked on "
-                       "at once",
+                       "it has %lld tokens, more than the %lld rows per batch",
                        (long long)(count + specials), (long long)e->limits.rows);
     for (int64_t at = 0;; at += step) {
         const int64_t some = min(room, count - at);
@@ -423,7 +427,7 @@ static shoal_status cut_text(shoal_text_encoder *e, int64_t text, int64_t count)
             return SHOAL_NO_MEMORY;
         e->pieces = pieces;
         e->pieces[e->piece_count++] = (text_piece){text, e->token_count + at, some};
-        if (at + some == count || e->long_texts == SHOAL_LONG_CUT)
+        if (at + some == count || e->long_texts == SHOAL_LONG_TEXTS_CUT)
             break;
     }
     e->token_count += count;
@@ -432,10 +436,13 @@ static shoal_status cut_text(shoal_text_encoder *e, int64_t text, int64_t count)
 
 static shoal_status take_text(shoal_text_encoder *e, int64_t text, const char *bytes,
                               int64_t size) {
-    const shoal_text given = {.text = bytes, .size = size, .bare = 1};
+    const shoal_text given = {.size = sizeof(shoal_text),
+                              .text = bytes,
+                              .bytes = size,
+                              .bare = 1};
     shoal_tokens tokens;
     if (!bytes)
-        return sh_fail(e->context, SHOAL_INVALID, "there is none");
+        return sh_fail(e->context, SHOAL_INVALID, "the text is NULL");
     TRY(shoal_tokenizer_encode(e->tokenizer, &given, &tokens));
     void *at = e->tokens;
     const bool grown = sh_list_grow(e->context, &at, e->token_count, &e->token_room,
@@ -456,8 +463,8 @@ static int longer_first(const void *a, const void *b) {
     return left->first < right->first ? -1 : left->first > right->first;
 }
 
-/* A piece with its special tokens as the batch's rows from `row` on; returns the row
-   after them. */
+/* Writes a piece with its special tokens to the batch from `row` on; returns the next
+   row. */
 static int64_t put_piece(shoal_text_encoder *e, const text_piece *piece, int64_t row) {
     const token_template *around = &e->tokenizer->single;
     for (int i = 0; i < around->count; i++) {
@@ -471,12 +478,12 @@ static int64_t put_piece(shoal_text_encoder *e, const text_piece *piece, int64_t
     return row;
 }
 
-/* As many pieces from `first` on as fit; returns how many. sums [texts]: rows that were
-   added up for each. */
+/* Runs as many pieces from `first` on as fit; *done is their number. sums [texts]:
+   number of rows summed for each. */
 static shoal_status run_batch(shoal_text_encoder *e, int64_t first, float *vectors,
                               int64_t *sums, int64_t *done) {
     const int64_t specials = e->tokenizer->single.count - 1;
-    const bool firsts = e->info.pooling == SHOAL_POOL_FIRST && !e->modern;
+    const bool firsts = e->info.pooling == SHOAL_TEXT_POOLING_FIRST && !e->modern;
     const float *hidden;
     int64_t batch = 0;
     e->offsets[0] = 0;
@@ -495,17 +502,17 @@ static shoal_status run_batch(shoal_text_encoder *e, int64_t first, float *vecto
         const int64_t from = firsts ? b : e->offsets[b];
         if (rows == 0)
             continue;
-        /* Adds a piece's rows to its text's vector, which began as 0, or -inf for the
-           max. */
+        /* Adds a piece's rows to its text's vector, which starts as 0, or as -inf for
+           the maximum. */
         const int64_t size = e->config.size;
         float *to = vectors + piece->text * size;
         pool(e, rows, hidden + from * size);
-        if (e->info.pooling != SHOAL_POOL_MAX)
+        if (e->info.pooling != SHOAL_TEXT_POOLING_MAX)
             e->context->kernels->add(size, e->pooled, to);
         else
             for (int64_t i = 0; i < size; i++)
                 to[i] = e->pooled[i] > to[i] ? e->pooled[i] : to[i];
-        sums[piece->text] += e->info.pooling == SHOAL_POOL_MEAN ? rows : 1;
+        sums[piece->text] += e->info.pooling == SHOAL_TEXT_POOLING_MEAN ? rows : 1;
     }
     return SHOAL_OK;
 }
@@ -517,7 +524,7 @@ shoal_status shoal_text_encoder_embed(shoal_text_encoder *e, int64_t count,
         return SHOAL_INVALID;
     if (count < 0 || (count > 0 && (!texts || !vectors)))
         return sh_fail(e->context, SHOAL_INVALID,
-                       "text_encoder_embed: there are no texts or no place for vectors");
+                       "text_encoder_embed: texts or vectors is NULL");
     TRY(open_tokenizer(e));
     shoal_status status = SHOAL_OK;
     e->token_count = e->piece_count = 0;
@@ -534,7 +541,7 @@ shoal_status shoal_text_encoder_embed(shoal_text_encoder *e, int64_t count,
     int64_t *sums = sh_allocate(e->context, (size_t)count * sizeof *sums);
     if (!sums)
         return SHOAL_NO_MEMORY;
-    const float start = e->info.pooling == SHOAL_POOL_MAX ? -INFINITY : 0;
+    const float start = e->info.pooling == SHOAL_TEXT_POOLING_MAX ? -INFINITY : 0;
     for (int64_t i = 0; i < count * size; i++)
         vectors[i] = start;
     memset(sums, 0, (size_t)count * sizeof *sums);

@@ -1,6 +1,6 @@
-/* Encoders of text: what a Hugging Face folder says (text_config.c), its weights
- * (text_weights.c), ModernBERT's layers (modern.c), and the object that is made of them
- * (text_encoder.c). BERT's and RoBERTa's layers are those of models/nn/encoder.h. */
+/* Text encoders: the configuration of a Hugging Face folder (text_config.c), its
+   weights (text_weights.c), ModernBERT's layers (modern.c), and the encoder
+   (text_encoder.c). BERT and RoBERTa use the layers of models/nn/encoder.h. */
 #ifndef SHOAL_MODELS_TEXT_TEXT_MODEL_H
 #define SHOAL_MODELS_TEXT_TEXT_MODEL_H
 
@@ -11,8 +11,8 @@
 #include "shoal_models.h"
 
 typedef enum {
-    FAMILY_BERT,    /* post-norm; positions, types and words are added up */
-    FAMILY_ROBERTA, /* the same, with positions that begin after the padding's id */
+    FAMILY_BERT,    /* post-norm; sum of word, position and type embeddings */
+    FAMILY_ROBERTA, /* the same, with positions that start after the padding id */
     FAMILY_MODERN   /* pre-norm without biases, rotary positions, GeGLU, local layers */
 } text_family;
 
@@ -21,39 +21,39 @@ enum { TEXT_LAYERS_MOST = 256 };
 typedef struct {
     text_family family;
     char type[32];             /* as the folder names it */
-    int64_t vocabulary, types; /* rows of the tables of words and of types */
-    int64_t table_positions;   /* rows of the table of positions; 0: rotary */
-    int64_t positions;         /* tokens of the longest text */
+    int64_t vocabulary, types; /* rows of the word and type tables */
+    int64_t table_positions;   /* rows of the position table; 0 for rotary positions */
+    int64_t positions;         /* maximum number of tokens */
     int64_t layers, heads, size, feed_forward;
-    int32_t padding; /* id of the padding, which positions begin after in RoBERTa */
+    int32_t padding; /* padding id; RoBERTa's positions start after it */
     activation activation;
     float epsilon;
-    float dropout; /* while it is trained; BERT and RoBERTa */
-    /* ModernBERT: which layers see a window of so many positions, and the bases of the
-       rotations of these and of the others. */
+    float dropout; /* in training; BERT and RoBERTa */
+    /* ModernBERT: local layers and their sliding window, and the bases of the rotations
+       of global and local layers. */
     bool local[TEXT_LAYERS_MOST];
     int64_t window;
     double theta[2]; /* global, local */
-    int32_t pooling; /* a shoal_text_pooling */
-    bool normalize;  /* vectors get length 1 */
+    shoal_text_pooling pooling;
+    bool normalize; /* vectors are normalised to length 1 */
 } text_config;
 
 enum { TEXT_CONFIG_LARGEST = 1 << 22 };
 
-/* The folder's config.json. */
+/* Reads the folder's config.json. */
 shoal_status sh_text_config_open(shoal_context *context, const char *folder,
                                  text_config *config);
-/* config.json; what is not supported is refused by name. */
+/* Parses a config.json; unsupported settings are named. */
 shoal_status sh_text_config_read(shoal_context *context, const char *label,
                                  const json_t *root, text_config *config);
 
-/* ---- How sentence-transformers pools (pooling.c) ---------------------------------- */
+/* ---- Pooling of sentence-transformers (pooling.c) --------------------------------- */
 
-/* modules.json and the Pooling that it names; without it 1_Pooling/config.json; without
-   both nothing changes. What is not supported is refused by name. */
+/* Reads modules.json and the Pooling that it names; without it 1_Pooling/config.json;
+   without both nothing changes. Unsupported settings are named. */
 shoal_status sh_text_modules_open(shoal_context *context, const char *folder,
                                   text_config *config);
-/* The config.json of a Pooling. */
+/* Parses the config.json of a Pooling. */
 shoal_status sh_text_pooling_read(shoal_context *context, const char *label,
                                   const json_t *root, text_config *config);
 
@@ -65,7 +65,7 @@ typedef struct {
     nn_tensor projections;     /* [3 M][M]: queries, keys, values */
     nn_tensor output;          /* [M][M] */
     nn_tensor forward_scale;   /* [M] */
-    nn_tensor widen;           /* [2 F][M]: what is activated, and what gates it */
+    nn_tensor widen;           /* [2 F][M]: activated part, and gate */
     nn_tensor narrow;          /* [M][F] */
 } modern_layer;
 
@@ -74,32 +74,31 @@ typedef enum { MATRIX_FLOATS, MATRIX_PACKED, MATRIX_BF16, MATRIX_INT8 } matrix_f
 enum { TEXT_MATRICES_MOST = 4 }; /* of a layer */
 
 typedef struct {
-    safetensors *file;      /* open: tables of words stay in it */
-    file_tensor words;      /* [vocabulary][M], as it is in the file */
+    safetensors *file;      /* kept open for the table of words */
+    file_tensor words;      /* [vocabulary][M], in the file's type */
     nn_tensor positions;    /* [table_positions][M] */
     nn_tensor types;        /* [types][M] */
     nn_tensor scale, shift; /* [M], norm of the sum; ModernBERT has no shift */
     encoder_layer *layers;  /* [layers], BERT and RoBERTa */
     modern_layer *modern;   /* [layers], ModernBERT */
     nn_tensor final_scale;  /* [M], ModernBERT */
-    float *zeros;           /* [M]: shifts that are not there */
-    matrix_form form;       /* of the layers' matrices, */
-    matrix_form instead;    /* and of those which bytes cannot represent, */
-    bool outliers;          /* which there are */
-    float *arena;           /* all numbers but the words */
+    float *zeros;           /* [M]: absent shifts */
+    matrix_form form;       /* of the layers' matrices */
+    matrix_form instead;    /* of matrices that bytes cannot represent */
+    bool outliers;          /* whether there are such matrices */
+    float *arena;           /* all numbers except the table of words */
     void *block;
 } text_weights;
 
-/* model.safetensors of a folder, or its shards. */
+/* Opens model.safetensors of a folder, or its shards. */
 shoal_status sh_text_file_open(shoal_context *context, const char *folder,
                                safetensors **file);
-/* The tensor PREFIX NAME; of a norm also as it was called in the first files of BERT,
-   LayerNorm.gamma and .beta. NULL: none. */
+/* The tensor PREFIX NAME; for a norm also under the older names LayerNorm.gamma and
+   .beta. NULL if there is none. */
 const file_tensor *sh_text_tensor_find(const safetensors *file, const char *prefix,
                                        const char *name);
-/* Opens model.safetensors, or its shards, of a folder and converts all but the table of
-   words to float, and the layers' matrices to the precision, where sizes and kernels
-   allow it; else to floats. */
+/* Opens model.safetensors, or its shards, and converts all but the table of words to
+   float, and the layers' matrices to the precision if sizes and kernels allow it. */
 shoal_status sh_text_weights_open(shoal_context *context, const char *folder,
                                   const text_config *config, shoal_precision precision,
                                   text_weights *weights);
@@ -121,10 +120,10 @@ typedef struct {
 shoal_status sh_modern_create(shoal_context *context, const text_config *config,
                               const shoal_attention *attention, const text_limits *limits,
                               modern_stack **made);
-void sh_modern_destroy(modern_stack *stack); /* NULL is legal */
+void sh_modern_destroy(modern_stack *stack); /* NULL is allowed */
 size_t sh_modern_memory(const modern_stack *stack);
-/* x [R][M]: words after their norm; overwritten. places [R]: each row's position. *out:
-   [R][M] inside the object. */
+/* x [R][M]: words after their norm; overwritten. places [R]: position of each row.
+   *out: [R][M] inside the object. */
 shoal_status sh_modern_forward(modern_stack *stack, const text_weights *weights,
                                const packing *sequences, const float *places, float *x,
                                const float **out);

@@ -1,5 +1,5 @@
-/* Weights of an encoder out of a Hugging Face folder. A first pass finds every tensor and
-   checks its shape, so that what is allocated is never more than the file holds. */
+/* Weights of an encoder from a Hugging Face folder. A first pass finds every tensor and
+   checks its shape, so that no more is allocated than the file contains. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <stddef.h>
@@ -12,7 +12,7 @@
 #include "models/nn/quantised.h"
 #include "models/text/text_model.h"
 
-/* A pass over all tensors: without an arena it checks and adds up, with one it fills. */
+/* A pass over all tensors: without an arena it checks and counts, with one it fills. */
 typedef struct {
     shoal_context *context;
     const char *folder;
@@ -41,7 +41,7 @@ const file_tensor *sh_text_tensor_find(const safetensors *file, const char *pref
         const int end = (int)strlen(norms[i].name);
         if (length < end || strcmp(whole + length - end, norms[i].name) != 0)
             continue;
-        strcpy(whole + length - end, norms[i].first); /* which is no longer */
+        strcpy(whole + length - end, norms[i].first); /* not longer */
         return sh_safetensors_find(file, whole);
     }
     return found;
@@ -59,12 +59,11 @@ static shoal_status find(const loading *l, const char *name, int64_t rows,
     if (sh_file_tensor_has_shape(*tensor, columns ? 2 : 1, shape))
         return SHOAL_OK;
     return sh_fail(l->context, SHOAL_BAD_FILE,
-                   "%s: tensor '%s' has another shape than config.json says (%lld x "
-                   "%lld)",
+                   "%s: tensor '%s' does not have the shape of config.json (%lld x %lld)",
                    l->folder, whole, (long long)rows, (long long)(columns ? columns : 1));
 }
 
-/* columns 0: a vector. */
+/* columns is 0 for a vector. */
 static shoal_status take(loading *l, const char *name, int64_t rows, int64_t columns,
                          nn_tensor *to) {
     const file_tensor *tensor;
@@ -207,11 +206,11 @@ static int64_t extent_of(const text_config *config, extent which) {
 
 typedef struct {
     const char *name;
-    size_t field; /* where its nn_tensor is in a layer */
+    size_t field; /* offset of its nn_tensor in a layer */
     extent rows, columns;
 } layer_row;
 
-/* Queries, keys and values one after another, so that they are one product. */
+/* Queries, keys and values are adjacent, so that they are one product. */
 static const layer_row bert_rows[] = {
     {"attention.self.query.weight", offsetof(encoder_layer, query), MODEL, MODEL},
     {"attention.self.key.weight", offsetof(encoder_layer, key), MODEL, MODEL},
@@ -292,7 +291,8 @@ static shoal_status take_modern(loading *l) {
     const size_t rows = sizeof modern_rows / sizeof *modern_rows;
     TRY(take(l, "embeddings.norm.weight", size, 0, &to->scale));
     TRY(take(l, "final_norm.weight", size, 0, &to->final_scale));
-    /* The first layer has no norm before its attention: the words were normed. */
+    /* The first layer has no norm before its attention, because the words are
+       normalised. */
     for (int64_t i = 0; i < l->config->layers; i++)
         TRY(take_layer(l, "layers", i, modern_rows, i ? rows : rows - 1, &to->modern[i]));
     return SHOAL_OK;
@@ -315,7 +315,7 @@ shoal_status sh_text_file_open(shoal_context *context, const char *folder,
                    folder);
 }
 
-/* Models that were saved with a head have a prefix. */
+/* Models saved with a head have a prefix. */
 static shoal_status take_words(loading *l) {
     static const char *const prefixes[] = {"", "bert.", "roberta.", "model."};
     const char *name = l->config->family == FAMILY_MODERN
@@ -335,7 +335,7 @@ static shoal_status take_words(loading *l) {
         tensor->dtype == DTYPE_BF16)
         return SHOAL_OK;
     return sh_fail(l->context, SHOAL_BAD_FILE,
-                   "%s: '%s' is of type %s; it should be F32, F16 or BF16", l->folder,
+                   "%s: '%s' has type %s; F32, F16 and BF16 are supported", l->folder,
                    name, sh_dtype_name(tensor->dtype));
 }
 
@@ -352,7 +352,7 @@ static void place(void *argument, block_layout *block) {
 static shoal_status load(loading *l) {
     shoal_status (*take_all)(loading *) = l->config->family == FAMILY_MODERN ? take_modern
                                                                              : take_bert;
-    encoder_layer one[TEXT_LAYERS_MOST]; /* the first pass fills in nothing */
+    encoder_layer one[TEXT_LAYERS_MOST]; /* not written by the first pass */
     modern_layer other[TEXT_LAYERS_MOST];
     l->to->layers = one;
     l->to->modern = other;

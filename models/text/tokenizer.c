@@ -1,11 +1,11 @@
-/* A text becomes tokens. */
+/* Conversion of texts to tokens. */
 #include "models/text/tokenizer.h"
 
 #include <string.h>
 
 #include "base/numbers.h"
 
-/* Offsets in a text are 32 bits, and what is kept for a character is 12 bytes. */
+/* Offsets in a text have 32 bits, and each character needs 12 bytes. */
 enum { LARGEST_TEXT = 1 << 24 };
 
 bool sh_list_grow(shoal_context *context, void **at, int64_t count, int64_t *room,
@@ -26,7 +26,7 @@ bool sh_list_grow(shoal_context *context, void **at, int64_t count, int64_t *roo
     return true;
 }
 
-void shoal_tokenizer_close(shoal_tokenizer *t) {
+void shoal_tokenizer_destroy(shoal_tokenizer *t) {
     if (!t)
         return;
     shoal_context *context = t->context;
@@ -52,12 +52,12 @@ int64_t shoal_tokenizer_size(const shoal_tokenizer *t) {
 
 /* ---- WordPiece -------------------------------------------------------------------- */
 
-enum { WORD_MOST = 1024 }; /* letters of a WordPiece word that is looked at */
+enum { WORD_MOST = 1024 }; /* maximum letters of a word for WordPiece */
 
-/* The longest piece that begins with letter `from` of `count`: how many letters, or 0.
-   begin [count + 1]: where each letter's bytes begin behind the prefix's room in t->word.
-   The prefix stands before the first piece's bytes and is overwritten by what came
-   before, so it is written for each later piece into the bytes in front of it. */
+/* Number of letters of the longest piece that starts at letter `from` of `count`, or 0.
+   begin [count + 1]: byte offsets of the letters after the room for the prefix in
+   t->word. The prefix is written before each later piece, over bytes that are no longer
+   needed. */
 static int64_t longest_piece(shoal_tokenizer *t, const size_t *begin, int64_t count,
                              int64_t from, int32_t *id) {
     const size_t lead = from > 0 ? t->prefix_size : 0;
@@ -75,12 +75,12 @@ static int64_t longest_piece(shoal_tokenizer *t, const size_t *begin, int64_t co
     return 0;
 }
 
-/* Pieces of a word; all of it is unknown where a piece is missing. */
+/* Splits a word into pieces; the whole word is unknown if a piece is missing. */
 static bool word_pieces(shoal_tokenizer *t, const letter *letters, int64_t count,
                         token_list *to) {
     size_t begin[WORD_MOST + 1], bytes = 0;
     const int64_t before = to->count;
-    const bool whole = count > t->longest_word; /* is not looked at */
+    const bool whole = count > t->longest_word; /* too long to be split */
     int64_t from = 0;
     for (int64_t i = 0; i < count && !whole; i++) {
         begin[i] = bytes;
@@ -112,7 +112,7 @@ static bool sooner(const waiting_merge *a, const waiting_merge *b) {
     return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
-/* Lets the pair that begins with symbol `at` wait, where it can be merged. */
+/* Adds the pair that starts at symbol `at` to the queue, if it can be merged. */
 static bool offer_pair(shoal_tokenizer *t, int32_t at) {
     const int32_t next = at >= 0 ? t->symbols[at].next : -1;
     if (next < 0)
@@ -152,7 +152,7 @@ static bool merge_symbols(shoal_tokenizer *t, int32_t count) {
         symbol *here = &t->symbols[one.at];
         if (!here->alive || here->next < 0)
             continue;
-        /* The pair may have changed since it was offered. */
+        /* The pair may have changed since it was queued. */
         const merge *now =
             sh_merges_find(&t->merges, here->id, t->symbols[here->next].id);
         if (!now || now->id != one.id)
@@ -170,7 +170,8 @@ static bool merge_symbols(shoal_tokenizer *t, int32_t count) {
     return true;
 }
 
-/* The bytes of a word's letters as symbols: how many, or -1 when memory ran out. */
+/* Converts a word's letters to symbols of bytes; returns their number, or -1 if out of
+   memory. */
 static int32_t spell_symbols(shoal_tokenizer *t, const letter *letters, int64_t count) {
     void *at = t->symbols;
     if (!sh_list_grow(t->context, &at, 0, &t->symbol_room, count * UTF8_MOST,
@@ -178,7 +179,7 @@ static int32_t spell_symbols(shoal_tokenizer *t, const letter *letters, int64_t 
         return -1;
     symbol *symbols = t->symbols = at;
     int32_t made = 0;
-    bool unknown = false; /* the one before */
+    bool unknown = false; /* whether the previous symbol was unknown */
     for (int64_t i = 0; i < count; i++) {
         char bytes[UTF8_MOST];
         const int size = sh_utf8_put(letters[i].code, bytes);
@@ -204,7 +205,7 @@ static int32_t spell_symbols(shoal_tokenizer *t, const letter *letters, int64_t 
     return made;
 }
 
-/* The English contractions of the pattern: 's 't 're 've 'm 'll 'd. */
+/* English contractions of the pattern: 's 't 're 've 'm 'll 'd. */
 static int64_t contraction(const letter *letters, int64_t count) {
     static const char *const endings[] = {"s", "t", "re", "ve", "m", "ll", "d"};
     if (letters[0].code != '\'')
@@ -221,7 +222,7 @@ static int64_t contraction(const letter *letters, int64_t count) {
     return 0;
 }
 
-/* Letters from `from` on that have one class. */
+/* Number of letters of one class from `from` on. */
 static int64_t run_of(char_class class, const letter *letters, int64_t from,
                       int64_t count) {
     int64_t to = from;
@@ -230,7 +231,7 @@ static int64_t run_of(char_class class, const letter *letters, int64_t from,
     return to - from;
 }
 
-/* How long the next word is: the pattern of byte-level BPE,
+/* Length of the next word by the pattern of byte-level BPE,
        's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+ */
 static int64_t next_word(const letter *letters, int64_t count) {
     const int64_t short_form = contraction(letters, count);
@@ -263,7 +264,7 @@ static bool byte_words(shoal_tokenizer *t, const letter *letters, int64_t count,
 
 /* ---- Added tokens ----------------------------------------------------------------- */
 
-/* The longest added token that the letters begin with, or NULL. */
+/* The longest added token that is a prefix of the letters, or NULL. */
 static const added_token *added_here(const shoal_tokenizer *t, bool normalized,
                                      const letter *letters, int64_t count) {
     if (!t->added_first[letters[0].code % sizeof t->added_first])
@@ -284,7 +285,7 @@ static const added_token *added_here(const shoal_tokenizer *t, bool normalized,
 typedef bool section_function(shoal_tokenizer *t, const letter *letters, int64_t count,
                               token_list *to);
 
-/* Added tokens in the letters, and what lies between them through `then`. */
+/* Splits the letters at added tokens, and passes the text between them to `then`. */
 static bool cut_added(shoal_tokenizer *t, bool normalized, const letter *letters,
                       int64_t count, section_function *then, token_list *to) {
     int64_t done = 0;
@@ -309,7 +310,7 @@ static bool cut_added(shoal_tokenizer *t, bool normalized, const letter *letters
     return done == count || then(t, letters + done, count - done, to);
 }
 
-/* A space in front, unless there is one. */
+/* Prepends a space unless there is one. */
 static bool spaced_words(shoal_tokenizer *t, const letter *letters, int64_t count,
                          token_list *to) {
     t->spaced.count = 0;
@@ -320,11 +321,12 @@ static bool spaced_words(shoal_tokenizer *t, const letter *letters, int64_t coun
     return byte_words(t, t->spaced.at, count + 1, to);
 }
 
-/* A piece of normalised text without added tokens. */
+/* Tokenizes normalised text without added tokens. */
 static bool words_of(shoal_tokenizer *t, const letter *letters, int64_t count,
                      token_list *to) {
     if (t->model == MODEL_WORDPIECE) {
-        /* BERT's words: between white space, and punctuation alone. */
+        /* BERT's words: separated by white space, with punctuation as separate
+           words. */
         int64_t begin = 0;
         for (int64_t i = 0; i <= count; i++) {
             const bool space = i == count || sh_char_is_space(letters[i].code);
@@ -346,7 +348,7 @@ static bool words_of(shoal_tokenizer *t, const letter *letters, int64_t count,
                 : byte_words)(t, letters, count, to);
 }
 
-/* A piece of raw text. */
+/* Tokenizes raw text without added tokens. */
 static bool normalized_words(shoal_tokenizer *t, const letter *letters, int64_t count,
                              token_list *to) {
     t->normal.count = 0;
@@ -355,7 +357,7 @@ static bool normalized_words(shoal_tokenizer *t, const letter *letters, int64_t 
     return cut_added(t, true, t->normal.at, t->normal.count, words_of, to);
 }
 
-/* ---- One text and two ------------------------------------------------------------- */
+/* ---- One text and pairs ----------------------------------------------------------- */
 
 static shoal_status tokens_of(shoal_tokenizer *t, const char *text, int64_t size,
                               token_list *to) {
@@ -363,7 +365,7 @@ static shoal_status tokens_of(shoal_tokenizer *t, const char *text, int64_t size
     t->raw.count = 0;
     if (size > LARGEST_TEXT)
         return sh_fail(t->context, SHOAL_INVALID,
-                       "a text of %lld bytes: it may have up to %d; cut it into several",
+                       "the text has %lld bytes; the maximum is %d: split it",
                        (long long)size, (int)LARGEST_TEXT);
     if (!letters_grow(t->context, &t->raw, size))
         return SHOAL_NO_MEMORY;
@@ -372,8 +374,7 @@ static shoal_status tokens_of(shoal_tokenizer *t, const char *text, int64_t size
         const int bytes = sh_utf8_next(text + at, (size_t)(size - at), &code);
         if (bytes == 0)
             return sh_fail(t->context, SHOAL_INVALID,
-                           "the text is not UTF-8: byte %lld cannot be read",
-                           (long long)at);
+                           "the text is not UTF-8: byte %lld is invalid", (long long)at);
         t->raw.at[t->raw.count++] = (letter){code, (uint32_t)at, (uint32_t)(at + bytes)};
         at += bytes;
     }
@@ -382,7 +383,7 @@ static shoal_status tokens_of(shoal_tokenizer *t, const char *text, int64_t size
                : normalizer_status(&t->normal_form);
 }
 
-/* How much of two texts is kept so that both have at most `most` tokens. */
+/* Numbers of tokens to keep of two texts so that both together have at most `most`. */
 static shoal_status cut_tokens(shoal_tokenizer *t, const shoal_text *text, int64_t most,
                                int64_t kept[2]) {
     const int64_t over = kept[0] + kept[1] - most;
@@ -392,16 +393,17 @@ static shoal_status cut_tokens(shoal_tokenizer *t, const shoal_text *text, int64
     }
     if (most < 0 || (over > 0 && text->cut == SHOAL_CUT_FIRST && over > kept[0]) ||
         (over > 0 && text->cut == SHOAL_CUT_SECOND && over > kept[1]))
-        return sh_fail(t->context, SHOAL_INVALID,
-                       "a limit of %lld tokens is too small for this text",
-                       (long long)text->most);
+        return sh_fail(
+            t->context, SHOAL_INVALID,
+            "a maximum of %lld tokens is too small for this text and its special tokens",
+            (long long)text->most);
     if (over <= 0)
         return SHOAL_OK;
     if (text->cut == SHOAL_CUT_FIRST || !text->pair) {
         kept[0] -= over;
     } else if (text->cut == SHOAL_CUT_SECOND) {
         kept[1] -= over;
-    } else { /* the longer one, until both are equally long; then both */
+    } else { /* shorten the longer one until both are equal, then both */
         const int longer = kept[0] > kept[1] ? 0 : 1;
         int64_t *small = &kept[1 - longer], *large = &kept[longer];
         *large = max(*small, most - *small);
@@ -426,18 +428,22 @@ shoal_status shoal_tokenizer_encode(shoal_tokenizer *t, const shoal_text *text,
                                     shoal_tokens *tokens) {
     if (!t)
         return SHOAL_INVALID;
+    shoal_text own = shoal_text_defaults();
+    TRY(READ_STRUCT(t->context, shoal_text, text, &own));
+    text = text ? &own : NULL;
     if (!text || !text->text || !tokens)
         return sh_fail(t->context, SHOAL_INVALID,
-                       "tokenizer_encode: there is no text or no place for its tokens");
+                       "tokenizer_encode: text or tokens is NULL");
     if (text->most < 0 || text->cut < SHOAL_CUT_LONGEST || text->cut > SHOAL_CUT_SECOND)
         return sh_fail(t->context, SHOAL_INVALID,
-                       "tokenizer_encode: most is negative or cut is not a shoal_cut");
-    const int64_t size = text->size < 0 ? (int64_t)strlen(text->text) : text->size;
+                       "tokenizer_encode: most is negative or cut is invalid");
+    const int64_t size = text->bytes < 0 ? (int64_t)strlen(text->text) : text->bytes;
     TRY(tokens_of(t, text->text, size, &t->first));
     t->second.count = 0;
     if (text->pair)
         TRY(tokens_of(t, text->pair,
-                      text->pair_size < 0 ? (int64_t)strlen(text->pair) : text->pair_size,
+                      text->pair_bytes < 0 ? (int64_t)strlen(text->pair)
+                                           : text->pair_bytes,
                       &t->second));
     static const token_template bare = {2, {{0, 0, 0}, {1, 0, 1}}};
     const token_template *around = text->bare   ? &bare

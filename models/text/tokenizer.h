@@ -1,8 +1,7 @@
-/* What a tokenizer is made of, once its files are read: tokenizer_file.c fills it in,
- * tokenizer.c follows a text through it:
- *
- *     text -> added tokens cut out -> normalised -> words -> tokens -> special tokens
- */
+/* Internal representation of a tokenizer: tokenizer_file.c fills it in, tokenizer.c
+   applies it:
+
+   text -> split at added tokens -> normalised -> words -> tokens -> special tokens */
 #ifndef SHOAL_MODELS_TEXT_TOKENIZER_H
 #define SHOAL_MODELS_TEXT_TOKENIZER_H
 
@@ -14,13 +13,12 @@
 #include "models/text/vocabulary.h"
 #include "shoal_models.h"
 
-/* A character on its way to being a token, and the bytes of the text that it stands
-   for. */
+/* A character during tokenization, and its byte range in the text. */
 typedef struct {
     uint32_t code, begin, end;
 } letter;
 
-/* Arrays that grow; a text's needs are not known beforehand. */
+/* Growing arrays. */
 typedef struct {
     letter *at; /* [count] */
     int64_t count, room;
@@ -36,7 +34,8 @@ typedef struct {
     int64_t count, room;
 } token_list;
 
-/* Makes room for `more` elements of `size` bytes. False: out of memory (message set). */
+/* Makes room for `more` elements of `size` bytes. Returns false if out of memory, with
+   a message. */
 bool sh_list_grow(shoal_context *context, void **at, int64_t count, int64_t *room,
                   int64_t more, size_t size);
 
@@ -66,11 +65,12 @@ static inline bool tokens_push(shoal_context *context, token_list *list, token o
 /* ---- Normalisation (normalize.c) -------------------------------------------------- */
 
 typedef struct {
-    bool clean;         /* drop controls; any white space is a space */
-    bool ideographs;    /* put spaces around them */
+    bool clean;         /* drop control characters; any white space becomes a space */
+    bool ideographs;    /* surround them with spaces */
     bool strip_accents; /* decompose and drop the marks */
     bool lower;
-    /* Not with the others: NFD; with `compose` NFC; with `compatible` NFKD or NFKC. */
+    /* Exclusive with the above: NFD; with `compose` NFC; with `compatible` NFKD or
+       NFKC. */
     bool decompose, compose, compatible;
 } character_rules;
 
@@ -80,9 +80,9 @@ typedef struct {
     step_kind kind;
     character_rules rules;
     charsmap map;
-    bool left, right; /* where white space is stripped */
-    /* What is replaced: the pattern; or, where `least` is not 0, each run of at least so
-       many of its only letter. */
+    bool left, right; /* sides where white space is stripped */
+    /* Replace: the pattern; or, if `least` is not 0, each run of at least that many of
+       its only letter. */
     letter_list pattern, content;
     int64_t least;
 } normal_step;
@@ -92,48 +92,49 @@ enum { STEPS_MOST = 16 };
 typedef struct {
     int count;
     normal_step steps[STEPS_MOST];
-    letter_list between[2]; /* what a step hands to the next */
-    bool too_long;          /* a step made far more of a text than any real one does */
+    letter_list between[2]; /* buffers between steps */
+    bool too_long;          /* a step expanded the text beyond the limit */
 } normalizer;
 
-/* Appends `count` letters to `to`, through every step. False: out of memory, or too long
-   (message set). */
+/* Appends `count` letters to `to` after all steps. Returns false if out of memory or
+   too long, with a message. */
 bool sh_normalize(shoal_context *context, normalizer *n, const letter *from,
                   int64_t count, letter_list *to);
-/* Why sh_normalize was false. */
+/* Status after sh_normalize returned false. */
 static inline shoal_status normalizer_status(const normalizer *n) {
     return n->too_long ? SHOAL_BAD_FILE : SHOAL_NO_MEMORY;
 }
 void sh_normalizer_destroy(shoal_context *context, normalizer *n);
 
-/* Appends the letters of a text in UTF-8, with no places. False: out of memory. */
+/* Appends the letters of a UTF-8 text, without offsets. Returns false if out of
+   memory. */
 bool sh_letters_of(shoal_context *context, const char *text, letter_list *to);
 
 /* ---- The tokenizer ---------------------------------------------------------------- */
 
-/* A token that is found in the text itself, before anything else is. */
+/* A token that is matched in the text before anything else. */
 typedef struct {
     int32_t id;
     const letter *content; /* [length] */
     int64_t length;
-    bool lstrip, rstrip; /* white space beside it belongs to it */
-    bool normalized;     /* is looked for in the normalised text */
+    bool lstrip, rstrip; /* adjacent white space belongs to it */
+    bool normalized;     /* matched in the normalised text */
 } added_token;
 
 enum { ADDED_MOST = 10000, TEMPLATE_MOST = 16 };
 
-/* What is put around one text or two. */
+/* Special tokens around one text or a pair. */
 typedef struct {
     int count;
     struct {
-        int32_t text; /* 0 or 1: all its tokens; -1: the special token `id` */
+        int32_t text; /* 0 or 1: tokens of that text; -1: the special token `id` */
         int32_t id, type;
     } parts[TEMPLATE_MOST];
 } token_template;
 
-/* One symbol of a word while its pairs are merged, and a merge that waits. */
+/* A symbol of a word during merging, and a queued merge. */
 typedef struct {
-    int32_t id, previous, next; /* -1: none */
+    int32_t id, previous, next; /* -1 if there is none */
     uint32_t begin, end;
     bool alive;
 } symbol;
@@ -142,18 +143,18 @@ typedef struct {
     int32_t rank, at, id;
 } waiting_merge;
 
-/* Where a piece of a word may end while Unigram looks for the best pieces: the best way
-   there, and the way onwards once it is known. */
+/* A position in a word in the Viterbi search of Unigram: the best path to it, and the
+   path onwards once it is known. */
 typedef struct {
     double score;
     int32_t id;             /* of the piece that ends here */
-    uint32_t from, onwards; /* letters: where it begins; where the next one ends */
-    uint32_t byte;          /* of the word */
+    uint32_t from, onwards; /* letters: start of that piece; end of the next one */
+    uint32_t byte;          /* offset in the word */
 } piece_end;
 
 typedef enum { MODEL_WORDPIECE, MODEL_BYTE_PAIRS, MODEL_UNIGRAM } token_model;
 
-/* Which texts get a mark in front that have none. */
+/* Which texts without a leading mark get one. */
 typedef enum { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER } prepend_scheme;
 
 struct shoal_tokenizer {
@@ -162,18 +163,18 @@ struct shoal_tokenizer {
     normalizer normal_form;
     vocabulary words;
     int32_t largest_id;
-    int32_t unknown; /* -1: what is unknown is left out */
-    /* WordPiece */
-    char prefix[32]; /* of a word's later pieces */
+    int32_t unknown; /* -1 if unknown text is dropped */
+    /* WordPiece. */
+    char prefix[32]; /* of pieces after a word's first */
     size_t prefix_size;
-    int64_t longest_word; /* characters; longer ones are unknown */
-    /* Byte pairs */
+    int64_t longest_word; /* characters; longer words are unknown */
+    /* Byte pair encoding. */
     bool prefix_space, split_words, join_unknown;
     merge_table merges;
-    int32_t byte_ids[256]; /* -1: not in the vocabulary */
-    /* Unigram */
-    bool split_white;   /* words end at white space, which is dropped */
-    uint32_t mark;      /* in place of each space; 0: spaces stay */
+    int32_t byte_ids[256]; /* -1 if not in the vocabulary */
+    /* Unigram. */
+    bool split_white;   /* split at white space, which is dropped */
+    uint32_t mark;      /* replaces each space; 0 to keep spaces */
     bool split_marks;   /* a word begins at each mark */
     bool byte_fallback; /* unknown letters become their bytes */
     prepend_scheme prepend;
@@ -184,13 +185,13 @@ struct shoal_tokenizer {
     added_token *added; /* [added_count], longest first */
     int64_t added_count;
     letter_list added_letters;
-    bool added_first[256]; /* whether one may begin so: by the character modulo 256 */
+    bool added_first[256]; /* possible first characters, modulo 256 */
     token_template single, pair;
 
-    /* The text at work. */
+    /* Buffers for one text. */
     letter_list raw, normal, spaced;
     token_list first, second;
-    char *word; /* a word as bytes */
+    char *word; /* bytes of a word */
     int64_t word_room;
     symbol *symbols;
     int64_t symbol_room;
@@ -204,8 +205,8 @@ struct shoal_tokenizer {
     int64_t span_room;
 };
 
-/* A piece of normalised text without added tokens, by Unigram (unigram.c). False: out of
-   memory. */
+/* Tokenizes normalised text without added tokens by Unigram (unigram.c). Returns false
+   if out of memory. */
 bool sh_unigram_words(shoal_tokenizer *t, const letter *letters, int64_t count,
                       token_list *to);
 
@@ -213,8 +214,8 @@ bool sh_unigram_words(shoal_tokenizer *t, const letter *letters, int64_t count,
 shoal_status sh_tokenizer_parse(shoal_context *context, const char *label,
                                 const char *text, size_t size, shoal_tokenizer **made);
 
-/* The older files: a list of words (vocab.txt), or words with ids
-   and merges (vocab.json, merges.txt). settings: tokenizer_config.json's, or NULL. */
+/* The older files: a list of words (vocab.txt), or words with ids and merges
+   (vocab.json, merges.txt). settings: from tokenizer_config.json, or NULL. */
 typedef struct {
     const char *label;
     const char *bytes; /* [size] */

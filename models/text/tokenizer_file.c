@@ -1,5 +1,5 @@
-/* The files of a tokenizer. Settings that need other arithmetic than is here are refused
-   by name: a token more or less, and a model answers nonsense. */
+/* The files of a tokenizer. Unsupported settings are rejected by name, because even one
+   wrong token would make a model's results meaningless. */
 #define _GNU_SOURCE
 #include <limits.h>
 #include <stdio.h>
@@ -11,10 +11,10 @@
 #include "models/text/tokenizer_reading.h"
 
 enum {
-    LARGEST_TOKENIZER = 1 << 27, /* bytes of a file */
+    LARGEST_TOKENIZER = 1 << 27, /* maximum bytes of a file */
     LARGEST_SETTINGS = 1 << 22,
-    LARGEST_LINE = 1 << 16, /* of vocab.txt and merges.txt */
-    WORD_LETTERS = 1024     /* that WordPiece looks at */
+    LARGEST_LINE = 1 << 16, /* maximum bytes, of vocab.txt and merges.txt */
+    WORD_LETTERS = 1024     /* maximum letters of a word for WordPiece */
 };
 
 static shoal_status begin(shoal_context *context, const char *label, reading *r) {
@@ -31,7 +31,7 @@ static shoal_status add_word(const reading *r, const char *word, size_t size,
                              int32_t id) {
     shoal_tokenizer *t = r->to;
     if (!sh_vocabulary_add(&t->words, word, size, id))
-        return refuse(r, "a word is there twice:", word);
+        return refuse(r, "duplicate word", word);
     t->largest_id = id > t->largest_id ? id : t->largest_id;
     return SHOAL_OK;
 }
@@ -39,7 +39,7 @@ static shoal_status add_word(const reading *r, const char *word, size_t size,
 static shoal_status read_words(const reading *r, json_t *vocab) {
     size_t bytes = 0;
     if (!json_is_object(vocab) || json_object_size(vocab) == 0)
-        return refuse(r, "words and their ids should be in", "vocab");
+        return refuse(r, "words and their ids are required in", "vocab");
     void *i = json_object_iter(vocab);
     for (; i; i = json_object_iter_next(vocab, i))
         bytes += strlen(json_object_iter_key(i));
@@ -51,26 +51,26 @@ static shoal_status read_words(const reading *r, json_t *vocab) {
         const char *word = json_object_iter_key(i);
         TRY(read_id(json_object_iter_value(i), &id)
                 ? add_word(r, word, strlen(word), id)
-                : refuse(r, "a whole number should be the id of", word));
+                : refuse(r, "an integer id is required for", word));
     }
     return SHOAL_OK;
 }
 
 static shoal_status find_word(const reading *r, const char *word, int32_t *id) {
     *id = sh_vocabulary_find(&r->to->words, word, strlen(word));
-    return *id >= 0 ? SHOAL_OK : refuse(r, "the vocabulary lacks", word);
+    return *id >= 0 ? SHOAL_OK : refuse(r, "the vocabulary does not contain", word);
 }
 
-/* A merge of two words, both of which and what they make must be in the vocabulary. A
-   merge of nothing would go on for ever. */
+/* A merge of two words; the vocabulary must contain both and the result. A merge of an
+   empty word would never end. */
 static shoal_status add_merge(const reading *r, const char *left, size_t left_size,
                               const char *right, size_t right_size) {
     shoal_tokenizer *t = r->to;
     char both[2 * LARGEST_LINE];
     if (left_size == 0 || right_size == 0 || left_size + right_size >= sizeof both)
         return sh_fail(r->context, SHOAL_BAD_FILE,
-                       "%s: merge %lld should be of two words with a space between them",
-                       r->label, (long long)t->merges.count + 1);
+                       "%s: merge %lld must be two words separated by a space", r->label,
+                       (long long)t->merges.count + 1);
     memcpy(both, left, left_size);
     memcpy(both + left_size, right, right_size);
     both[left_size + right_size] = 0;
@@ -79,12 +79,12 @@ static shoal_status add_merge(const reading *r, const char *left, size_t left_si
                   made = sh_vocabulary_find(&t->words, both, left_size + right_size);
     if (first < 0 || second < 0 || made < 0)
         return sh_fail(r->context, SHOAL_BAD_FILE,
-                       "%s: merge %lld makes '%s', which is not in the vocabulary with "
-                       "both its parts",
+                       "%s: merge %lld gives '%s', but the result or one of its parts is "
+                       "not in the vocabulary",
                        r->label, (long long)t->merges.count + 1, sh_shown(both).text);
     if (!sh_merges_add(&t->merges, first, second, made))
         return sh_fail(r->context, SHOAL_BAD_FILE,
-                       "%s: merge %lld, which makes '%s', is there twice", r->label,
+                       "%s: merge %lld, which gives '%s', is a duplicate", r->label,
                        (long long)t->merges.count + 1, sh_shown(both).text);
     return SHOAL_OK;
 }
@@ -105,8 +105,8 @@ static shoal_status read_merge(const reading *r, const json_t *value) {
     return add_merge(r, left, strlen(left), right, strlen(right));
 }
 
-/* Which id each byte has. A vocabulary spells a byte as one character: those that print
-   in Latin-1 as themselves, the other 68 as U+0100 and up, in their order. */
+/* Finds the id of each byte. A vocabulary spells a byte as one character: those that
+   print in Latin-1 as themselves, the other 68 as U+0100 and up, in order. */
 static void find_bytes(shoal_tokenizer *t) {
     uint32_t next = 0x100;
     for (uint32_t byte = 0; byte < 256; byte++) {
@@ -124,12 +124,10 @@ static shoal_status add_added(const reading *r, const char *content, added_token
     shoal_tokenizer *t = r->to;
     const int32_t known = sh_vocabulary_find(&t->words, content, strlen(content));
     if (known >= 0 && known != added.id)
-        return refuse(r, "another id than in the vocabulary has the added token",
-                      content);
+        return refuse(r, "the vocabulary has another id for the added token", content);
     if (t->added_count == ADDED_MOST)
-        return refuse(r, "there are too many added tokens, beginning with", content);
-    /* Appends the content's letters; the token's place in them is known when all are
-       read. */
+        return refuse(r, "there are too many added tokens, starting with", content);
+    /* Appends the content's letters; pointers to them are set when all are read. */
     const size_t size = strlen(content);
     letter_list raw = {0};
     if (size == 0 || size > LARGEST_LINE)
@@ -154,8 +152,8 @@ static int longer_first(const void *a, const void *b) {
     return left->id < right->id ? -1 : left->id > right->id;
 }
 
-/* With every token's letters in place. A token that its normalisation leaves nothing of
-   is never found. */
+/* After the letters of all tokens are in place. A token whose normalisation is empty
+   never matches. */
 static void finish_added(shoal_tokenizer *t) {
     int64_t kept = 0;
     const letter *at = t->added_letters.at;
@@ -178,7 +176,7 @@ static shoal_status make_added(const reading *r, size_t count) {
     return r->to->added ? SHOAL_OK : SHOAL_NO_MEMORY;
 }
 
-/* ---- What is put around texts ----------------------------------------------------- */
+/* ---- Special tokens around texts -------------------------------------------------- */
 
 static bool add_part(token_template *around, int32_t text, int32_t id, int32_t type) {
     if (around->count == TEMPLATE_MOST)
@@ -218,7 +216,7 @@ static shoal_status read_part(const reading *r, const json_t *specials,
     const char *name = json_string_value(json_object_get(inner, "id"));
     int32_t type;
     if (!name || !read_id(json_object_get(inner, "type_id"), &type) || type > 1)
-        return refuse(r, "post_processor: not understood is", name);
+        return refuse(r, "post_processor: unsupported entry", name);
     if (special) {
         const char *word = json_string_value(json_object_get(special, "id"));
         const json_t *ids =
@@ -234,11 +232,11 @@ static shoal_status read_part(const reading *r, const json_t *specials,
     }
     const bool second = strcmp(name, "B") == 0;
     if ((!second && strcmp(name, "A") != 0) || !add_part(around, second, 0, type))
-        return refuse(r, "post_processor: not understood is", name);
+        return refuse(r, "post_processor: unsupported entry", name);
     return SHOAL_OK;
 }
 
-/* Each text once, in order: so the tokens fit the room that is made for them. */
+/* Each text occurs once, in order, so that the tokens fit the allocated room. */
 static bool has_texts(const token_template *around, int texts) {
     int seen = 0;
     for (int i = 0; i < around->count; i++)
@@ -250,7 +248,7 @@ static bool has_texts(const token_template *around, int texts) {
 static shoal_status read_post(const reading *r, const json_t *post) {
     int32_t first, last;
     if (!post || json_is_null(post) || is_type(post, "ByteLevel"))
-        return SHOAL_OK; /* ByteLevel changes offsets alone */
+        return SHOAL_OK; /* ByteLevel only changes offsets */
     if (is_type(post, "TemplateProcessing")) {
         const json_t *specials = json_object_get(post, "special_tokens");
         token_template *const both[] = {&r->to->single, &r->to->pair};
@@ -261,19 +259,20 @@ static shoal_status read_post(const reading *r, const json_t *post) {
             for (size_t j = 0; j < json_array_size(parts); j++)
                 TRY(read_part(r, specials, json_array_get(parts, j), both[i]));
             if (!has_texts(both[i], i + 1))
-                return refuse(r, "post_processor: each text should be once in", keys[i]);
+                return refuse(r, "post_processor: each text must occur once in", keys[i]);
         }
         return SHOAL_OK;
     }
     const bool roberta = is_type(post, "RobertaProcessing");
     if (!roberta && !is_type(post, "BertProcessing"))
         return refuse(r,
-                      "TemplateProcessing, BertProcessing and RobertaProcessing are "
-                      "supported, and not the post_processor",
+                      "supported are TemplateProcessing, BertProcessing and "
+                      "RobertaProcessing, but not the post_processor",
                       type_of(post));
     if (!read_named_id(json_object_get(post, "cls"), &first) ||
         !read_named_id(json_object_get(post, "sep"), &last))
-        return refuse(r, "post_processor: a name and an id should be in", "cls and sep");
+        return refuse(r, "post_processor: a name and an id are required in",
+                      "cls and sep");
     const int32_t larger = first > last ? first : last;
     if (larger > r->to->largest_id)
         r->to->largest_id = larger;
@@ -297,11 +296,12 @@ static shoal_status read_wordpiece(const reading *r, const json_t *model) {
     const char *unknown = json_string_value(json_object_get(model, "unk_token"));
     t->prefix_size = json_is_string(prefix) ? strlen(json_string_value(prefix)) : 2;
     if (t->prefix_size >= sizeof t->prefix)
-        return refuse(r, "it is too long:", "continuing_subword_prefix");
+        return refuse(r, "too long:", "continuing_subword_prefix");
     strcpy(t->prefix, json_is_string(prefix) ? json_string_value(prefix) : "##");
     t->longest_word = longest ? json_integer_value(longest) : 100;
     if (t->longest_word < 1 || t->longest_word > WORD_LETTERS)
-        return refuse(r, "a number from 1 to 1024 should be", "max_input_chars_per_word");
+        return refuse(r, "a number from 1 to 1024 is required for",
+                      "max_input_chars_per_word");
     TRY(find_word(r, unknown ? unknown : "[UNK]", &t->unknown));
     return make_word(r);
 }
@@ -309,7 +309,7 @@ static shoal_status read_wordpiece(const reading *r, const json_t *model) {
 static shoal_status read_bpe(const reading *r, const json_t *model) {
     shoal_tokenizer *t = r->to;
     const char *unknown = json_string_value(json_object_get(model, "unk_token"));
-    /* What would change the ids, and is not here. */
+    /* Settings that would change the ids. */
     static const char *const flags[] = {"byte_fallback", "ignore_merges"};
     static const char *const texts[] = {"continuing_subword_prefix",
                                         "end_of_word_suffix"};
@@ -325,7 +325,7 @@ static shoal_status read_bpe(const reading *r, const json_t *model) {
         return refuse(r, "BPE is not supported with", "dropout");
     const json_t *merges = json_object_get(model, "merges");
     if (!json_is_array(merges))
-        return refuse(r, "a list should be in", "merges");
+        return refuse(r, "a list is required for", "merges");
     const size_t count = json_array_size(merges);
     TRY(sh_merges_create(r->context, (int64_t)count, &r->to->merges));
     for (size_t i = 0; i < count; i++)
@@ -343,7 +343,7 @@ static shoal_status read_model(const reading *r, const json_t *model) {
         return sh_read_unigram(r, model);
     if (!pieces && !is_type(model, "BPE"))
         return refuse(
-            r, "WordPiece, byte-level BPE and Unigram are supported, and not the model",
+            r, "supported are WordPiece, byte-level BPE and Unigram, but not the model",
             type_of(model));
     r->to->model = pieces ? MODEL_WORDPIECE : MODEL_BYTE_PAIRS;
     TRY(read_words(r, json_object_get(model, "vocab")));
@@ -362,7 +362,7 @@ static shoal_status read_root(const reading *r, const json_t *root) {
     const json_t *list = json_object_get(root, "added_tokens");
     const size_t count = json_array_size(list);
     if (list && !json_is_array(list) && !json_is_null(list))
-        return refuse(r, "a list should be", "added_tokens");
+        return refuse(r, "a list is required for", "added_tokens");
     TRY(make_added(r, count));
     for (size_t i = 0; i < count; i++) {
         const json_t *value = json_array_get(list, i);
@@ -370,26 +370,26 @@ static shoal_status read_root(const reading *r, const json_t *root) {
         added_token added = {0};
         bool single_word;
         if (!content || !read_id(json_object_get(value, "id"), &added.id))
-            return refuse(r, "content and an id should be in", "added_tokens");
+            return refuse(r, "content and an id are required in", "added_tokens");
         TRY(read_flag(r, value, "lstrip", false, &added.lstrip));
         TRY(read_flag(r, value, "rstrip", false, &added.rstrip));
         TRY(read_flag(r, value, "normalized", false, &added.normalized));
         TRY(read_flag(r, value, "single_word", false, &single_word));
         if (single_word)
-            return refuse(r, "single_word is not supported, as it is set for", content);
+            return refuse(r, "single_word is not supported, but set for", content);
         TRY(add_added(r, content, added));
     }
     finish_added(r->to);
     return SHOAL_OK;
 }
 
-/* Hands the tokenizer over, or takes it back. */
+/* Returns the tokenizer, or releases it on error. */
 static shoal_status finish(const reading *r, shoal_status status,
                            shoal_tokenizer **made) {
     if (status == SHOAL_OK)
         *made = r->to;
     else
-        shoal_tokenizer_close(r->to);
+        shoal_tokenizer_destroy(r->to);
     return status;
 }
 
@@ -408,7 +408,7 @@ shoal_status sh_tokenizer_parse(shoal_context *context, const char *label,
 
 /* ---- vocab.txt; vocab.json and merges.txt ----------------------------------------- */
 
-/* The next line of a file from *at on, without its end; false at the file's end. */
+/* Returns the next line from *at on without its end; false at the end of the file. */
 static bool next_line(const text_file *file, size_t *at, const char **line,
                       size_t *size) {
     if (*at >= file->size)
@@ -426,8 +426,8 @@ static shoal_status check_line(const reading *r, int64_t number, const char *lin
                                size_t size) {
     if (size > LARGEST_LINE)
         return sh_fail(r->context, SHOAL_BAD_FILE,
-                       "%s: line %lld has %zu bytes, more than any token", r->label,
-                       (long long)number, size);
+                       "%s: line %lld has %zu bytes, more than the maximum for a token",
+                       r->label, (long long)number, size);
     if (!sh_utf8_valid(line, size))
         return sh_fail(r->context, SHOAL_BAD_FILE, "%s: line %lld is not UTF-8", r->label,
                        (long long)number);
@@ -443,7 +443,8 @@ static int64_t count_lines(const text_file *file) {
     return count;
 }
 
-/* The five tokens that every such model has, looked for in texts where they are there. */
+/* The five special tokens of such models; those that the vocabulary contains are
+   matched in texts. */
 static shoal_status add_usual(const reading *r, const char *const names[5],
                               int32_t ids[5]) {
     TRY(make_added(r, 5));
@@ -453,7 +454,7 @@ static shoal_status add_usual(const reading *r, const char *const names[5],
         if (ids[i] >= 0)
             TRY(add_added(r, names[i], (added_token){.id = ids[i], .lstrip = mask}));
         else if (i < 3)
-            return refuse(r, "the vocabulary lacks", names[i]);
+            return refuse(r, "the vocabulary does not contain", names[i]);
     }
     finish_added(r->to);
     return SHOAL_OK;
@@ -470,20 +471,19 @@ static shoal_status read_word_file(reading *r, const text_file *words,
     t->longest_word = 100;
     t->prefix_size = 2;
     strcpy(t->prefix, "##");
-    /* A word per line, whose number, from 0, is its id. */
+    /* One word per line; its id is the line number, from 0. */
     const char *line;
     size_t size;
     int32_t id = 0;
     const int64_t lines = count_lines(words);
     if (lines == 0 || lines >= INT32_MAX)
-        return refuse(r, "a word in each line should be in", "vocab.txt");
+        return refuse(r, "one word per line is required in", "vocab.txt");
     TRY(sh_vocabulary_create(r->context, lines, words->size, &r->to->words));
     for (size_t at = 0; next_line(words, &at, &line, &size); id++) {
         TRY(check_line(r, id + 1, line, size));
         if (!sh_vocabulary_add(&r->to->words, line, size, id))
-            return sh_fail(r->context, SHOAL_BAD_FILE,
-                           "%s: line %d has a word that is there already", r->label,
-                           (int)id + 1);
+            return sh_fail(r->context, SHOAL_BAD_FILE, "%s: line %d has a duplicate word",
+                           r->label, (int)id + 1);
         r->to->largest_id = id;
     }
     TRY(read_flag(r, settings, "do_lower_case", true, &rules->lower));
@@ -515,7 +515,7 @@ static shoal_status read_pair_files(reading *r, const text_file *words,
     TRY(status);
     TRY(add_usual(r, names, ids));
     r->label = merges->label;
-    /* A merge per line; the first line may be a comment with the version. */
+    /* One merge per line; the first line may be a comment with the version. */
     const char *line;
     size_t size;
     int64_t number = 0;
@@ -550,9 +550,9 @@ shoal_status sh_tokenizer_parse_pairs(shoal_context *context, const text_file *w
 typedef struct {
     shoal_context *context;
     const char *folder;
-    char paths[2][PATH_MAX]; /* of the files at work */
+    char paths[2][PATH_MAX]; /* of the current files */
     file_map maps[2];
-    json_t *settings; /* NULL: there are none */
+    json_t *settings; /* NULL if there are none */
 } folder_files;
 
 static bool there(folder_files *f, int which, const char *name) {
@@ -567,7 +567,7 @@ static shoal_status map_file(folder_files *f, int which, text_file *file) {
                         f->maps[which].size};
     if (file->size > LARGEST_TOKENIZER)
         return sh_fail(f->context, SHOAL_BAD_FILE,
-                       "%s: has %zu bytes, more than any such file (%d)", file->label,
+                       "%s: has %zu bytes, more than the maximum of %d", file->label,
                        file->size, (int)LARGEST_TOKENIZER);
     return SHOAL_OK;
 }
@@ -592,10 +592,9 @@ static shoal_status open_files(folder_files *f, shoal_tokenizer **made) {
             if (there(f, 0, pieces[i]))
                 return sh_fail(
                     f->context, SHOAL_BAD_FILE,
-                    "%s: is SentencePiece's own file, which is not read; convert "
-                    "it to tokenizer.json (transformers: "
-                    "AutoTokenizer.from_pretrained(folder)"
-                    ".save_pretrained(folder))",
+                    "%s: SentencePiece's own format is not supported; convert it to "
+                    "tokenizer.json (transformers: "
+                    "AutoTokenizer.from_pretrained(folder).save_pretrained(folder))",
                     f->paths[0]);
         return sh_fail(f->context, SHOAL_BAD_FILE,
                        "%s: has no tokenizer: neither tokenizer.json, nor vocab.txt, nor "
@@ -612,9 +611,8 @@ shoal_status shoal_tokenizer_open(shoal_context *context, const char *folder,
     if (!context)
         return SHOAL_INVALID;
     if (!folder || !tokenizer)
-        return sh_fail(
-            context, SHOAL_INVALID,
-            "tokenizer_open: there is no folder or no place for the tokenizer");
+        return sh_fail(context, SHOAL_INVALID,
+                       "tokenizer_open: folder or tokenizer is NULL");
     *tokenizer = NULL;
     folder_files f = {.context = context, .folder = folder};
     shoal_status status = open_files(&f, tokenizer);

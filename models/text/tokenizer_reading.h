@@ -1,5 +1,5 @@
-/* What the readers of a tokenizer's files share: tokenizer_file.c (words, merges, added
-   tokens, templates, folders) and tokenizer_rules.c (normalisers, pre-tokenizers, the
+/* Shared by the readers of tokenizer files: tokenizer_file.c (words, merges, added
+   tokens, templates, folders) and tokenizer_rules.c (normalizers, pre-tokenizers, the
    pieces of Unigram). */
 #ifndef SHOAL_MODELS_TEXT_TOKENIZER_READING_H
 #define SHOAL_MODELS_TEXT_TOKENIZER_READING_H
@@ -9,7 +9,7 @@
 #include "models/files/files.h"
 #include "models/text/tokenizer.h"
 
-/* A tokenizer while its file is read. */
+/* A tokenizer whose file is being read. */
 typedef struct {
     shoal_context *context;
     const char *label;
@@ -30,7 +30,7 @@ static inline bool is_type(const json_t *part, const char *type) {
     return strcmp(type_of(part), type) == 0;
 }
 
-/* A setting that is true or false, and its value where it is absent or null. */
+/* A boolean setting; `otherwise` is its value if it is absent or null. */
 static inline shoal_status read_flag(const reading *r, const json_t *part,
                                      const char *key, bool otherwise, bool *flag) {
     const json_t *value = json_object_get(part, key);
@@ -38,7 +38,7 @@ static inline shoal_status read_flag(const reading *r, const json_t *part,
     if (!value || json_is_null(value))
         return SHOAL_OK;
     if (!json_is_boolean(value))
-        return refuse(r, "true or false should be the value of", key);
+        return refuse(r, "true or false is required for", key);
     *flag = json_is_true(value);
     return SHOAL_OK;
 }
@@ -50,7 +50,7 @@ static inline bool read_id(const json_t *value, int32_t *id) {
     return *id >= 0;
 }
 
-/* The parts "normalizer", "pre_tokenizer" (once the model is known) and "model" of a
+/* The parts "normalizer", "pre_tokenizer" (after the model) and "model" of a
    tokenizer.json. */
 shoal_status sh_read_normalizer(const reading *r, const json_t *part);
 shoal_status sh_read_pre(const reading *r, const json_t *part);

@@ -1,5 +1,4 @@
-/* How a tokenizer.json says that a text is normalised and cut into words, and Unigram's
-   pieces. */
+/* Normalizers, pre-tokenizers and the pieces of Unigram in a tokenizer.json. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +20,7 @@ static shoal_status read_bert(const reading *r, const json_t *part,
     return read_flag(r, part, "strip_accents", rules->lower, &rules->strip_accents);
 }
 
-/* The forms of Unicode, and lower case. */
+/* Unicode normalisation forms, and lower case. */
 static bool is_form(const char *type, character_rules *rules) {
     static const struct {
         const char *type;
@@ -48,7 +47,7 @@ shoal_status sh_read_normalizer(const reading *r, const json_t *part) {
         normalizer *all = &r->to->normal_form;
         const char *type = type_of(part);
         if (all->count == STEPS_MOST)
-            return refuse(r, "there are too many normalizers, beginning with", type);
+            return refuse(r, "there are too many normalizers, starting with", type);
         normal_step *step = &all->steps[all->count++];
         *step = (normal_step){.kind = STEP_CHARACTERS};
         if (is_form(type, &step->rules))
@@ -60,7 +59,7 @@ shoal_status sh_read_normalizer(const reading *r, const json_t *part) {
                 json_string_value(json_object_get(part, "precompiled_charsmap"));
             step->kind = STEP_CHARSMAP;
             return text ? sh_charsmap_read(r->context, r->label, text, &step->map)
-                        : refuse(r, "Precompiled: a text should be in",
+                        : refuse(r, "Precompiled: a string is required for",
                                  "precompiled_charsmap");
         }
         if (is_type(part, "Strip")) {
@@ -69,8 +68,8 @@ shoal_status sh_read_normalizer(const reading *r, const json_t *part) {
             return read_flag(r, part, "strip_right", true, &step->right);
         }
         if (is_type(part, "Replace")) {
-            /* A text, or the one regular expression that such files have: two spaces or
-               more. */
+            /* A text, or the one regular expression that such files contain: two or
+               more spaces. */
             static const char spaces[] = " {2,}";
             const json_t *pattern = json_object_get(part, "pattern");
             const char *text = json_string_value(json_object_get(pattern, "String")),
@@ -83,20 +82,20 @@ shoal_status sh_read_normalizer(const reading *r, const json_t *part) {
             step->least = regular ? 2 : 0;
             text = regular ? " " : text;
             if (!text || !text[0] || !content)
-                return refuse(r, "a pattern and its content should be in", "Replace");
+                return refuse(r, "a pattern and its content are required in", "Replace");
             return sh_letters_of(r->context, text, &step->pattern) &&
                            sh_letters_of(r->context, content, &step->content)
                        ? SHOAL_OK
                        : SHOAL_NO_MEMORY;
         }
         return refuse(r,
-                      "BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, Precompiled, "
-                      "Replace, Strip and Sequence are supported, and not the normalizer",
+                      "supported are BertNormalizer, NFC, NFD, NFKC, NFKD, Lowercase, "
+                      "Precompiled, Replace, Strip and Sequence, but not the normalizer",
                       type);
     }
     const json_t *list = json_object_get(part, "normalizers");
     if (!json_is_array(list))
-        return refuse(r, "a list should be in", "normalizers");
+        return refuse(r, "a list is required for", "normalizers");
     for (size_t i = 0; i < json_array_size(list); i++)
         TRY(sh_read_normalizer(r, json_array_get(list, i)));
     return SHOAL_OK;
@@ -104,7 +103,7 @@ shoal_status sh_read_normalizer(const reading *r, const json_t *part) {
 
 /* ---- Pre-tokenizers --------------------------------------------------------------- */
 
-/* White space goes first, then what is left of it (spaces) becomes marks. */
+/* White space is split first; the remaining spaces become marks. */
 static shoal_status read_cuts(const reading *r, const json_t *part) {
     if (!part || json_is_null(part))
         return SHOAL_OK;
@@ -112,11 +111,10 @@ static shoal_status read_cuts(const reading *r, const json_t *part) {
         shoal_tokenizer *t = r->to;
         const char *mark = json_string_value(json_object_get(part, "replacement"));
         if (t->mark)
-            return refuse(r, "it should be there once:", "Metaspace");
+            return refuse(r, "it is allowed only once:", "Metaspace");
         if (!mark || !mark[0] ||
             sh_utf8_next(mark, strlen(mark), &t->mark) != (int)strlen(mark))
-            return refuse(r,
-                          "Metaspace: one character should be the replacement, and not",
+            return refuse(r, "Metaspace: the replacement must be one character, not",
                           mark);
         TRY(read_flag(r, part, "split", true, &t->split_marks));
         static const char *const names[] = {"always", "first", "never"};
@@ -130,24 +128,24 @@ static shoal_status read_cuts(const reading *r, const json_t *part) {
         while (name && which < 3 && strcmp(name, names[which]) != 0)
             which++;
         if (!name || which == 3)
-            return refuse(r,
-                          "always, first and never are supported, and not prepend_scheme",
-                          name);
+            return refuse(
+                r, "supported are always, first and never, but not the prepend_scheme",
+                name);
         if (!wanted && which != PREPEND_NEVER)
-            return refuse(r, "add_prefix_space is false, and prepend_scheme is", name);
+            return refuse(r, "add_prefix_space is false, but prepend_scheme is", name);
         r->to->prepend = (prepend_scheme)which;
         return SHOAL_OK;
     }
     if (is_type(part, "WhitespaceSplit")) {
         r->to->split_white = true;
-        return r->to->mark ? refuse(r, "it should be before Metaspace:", type_of(part))
+        return r->to->mark ? refuse(r, "it must come before Metaspace:", type_of(part))
                            : SHOAL_OK;
     }
     const json_t *list = json_object_get(part, "pretokenizers");
     if (!is_type(part, "Sequence") || !json_is_array(list))
         return refuse(r,
                       "Unigram is supported with Metaspace, WhitespaceSplit and a "
-                      "Sequence of both, and not with",
+                      "Sequence of both, but not with",
                       type_of(part));
     for (size_t i = 0; i < json_array_size(list); i++)
         TRY(read_cuts(r, json_array_get(list, i)));
@@ -161,8 +159,8 @@ shoal_status sh_read_pre(const reading *r, const json_t *part) {
     if (!is_type(part, pieces ? "BertPreTokenizer" : "ByteLevel"))
         return refuse(r,
                       pieces
-                          ? "WordPiece is supported with BertPreTokenizer, and not with"
-                          : "BPE is supported with ByteLevel, and not with",
+                          ? "WordPiece is supported with BertPreTokenizer, but not with"
+                          : "BPE is supported with ByteLevel, but not with",
                       type_of(part));
     if (pieces)
         return SHOAL_OK;
@@ -174,7 +172,7 @@ shoal_status sh_read_pre(const reading *r, const json_t *part) {
 
 /* 10 to the power of a number from 0 to 308. */
 static double ten_to(int power) {
-    enum { EXACT = 22 }; /* up to here the products are */
+    enum { EXACT = 22 }; /* products up to here are exact */
     char text[16];
     double product = 1;
     snprintf(text, sizeof text, "1e%d", power);
@@ -185,17 +183,21 @@ static double ten_to(int power) {
     return product;
 }
 
-/* The fewest digits that say which double it is, as files have them: their number, and
+/* The shortest decimal digits that identify the double, as in files: the digits, and
    the power of ten of the last. */
 static uint64_t digits_of(double number, int *power) {
-    enum { SURE = 15, MOST = 17 }; /* digits: always kept, always enough */
+    enum {
+        SURE = 15,
+        MOST = 17
+    }; /* digits that are always kept; digits that are
+                                      always enough */
     char text[40], *at = text;
     int digits = SURE;
     do
         snprintf(text, sizeof text, "%.*e", digits - 1, number);
     while (digits++ < MOST && strtod(text, NULL) != number);
     uint64_t whole = 0;
-    int after = -1; /* digits after the point, whichever character that is */
+    int after = -1; /* digits after the decimal separator, which depends on the locale */
     for (; *at != 'e'; at++)
         if (*at >= '0' && *at <= '9') {
             whole = 10 * whole + (uint64_t)(*at - '0');
@@ -216,7 +218,7 @@ static const char *piece_of(const json_t *pair, double *score) {
                : NULL;
 }
 
-/* Bytes of all pieces. */
+/* Number of bytes of all pieces. */
 static shoal_status measure_pieces(const reading *r, const json_t *vocab,
                                    int64_t *bytes) {
     *bytes = 0;
@@ -225,17 +227,17 @@ static shoal_status measure_pieces(const reading *r, const json_t *vocab,
         const char *piece = piece_of(json_array_get(vocab, i), &score);
         const size_t size = piece ? strlen(piece) : 0;
         if (!piece || size > LONGEST_PIECE)
-            return sh_fail(r->context, SHOAL_BAD_FILE,
-                           "%s: vocab: entry %zu should be a piece of at most %d bytes "
-                           "and its score",
-                           r->label, i, (int)LONGEST_PIECE);
+            return sh_fail(
+                r->context, SHOAL_BAD_FILE,
+                "%s: vocab: entry %zu must be a piece of at most %d bytes and its score",
+                r->label, i, (int)LONGEST_PIECE);
         *bytes += (int64_t)size;
     }
     if (*bytes <= LARGEST_PIECES)
         return SHOAL_OK;
     return sh_fail(r->context, SHOAL_BAD_FILE,
-                   "%s: vocab: its pieces have %lld bytes, more than %d", r->label,
-                   (long long)*bytes, (int)LARGEST_PIECES);
+                   "%s: vocab: its pieces have %lld bytes, more than the maximum of %d",
+                   r->label, (long long)*bytes, (int)LARGEST_PIECES);
 }
 
 shoal_status sh_read_unigram(const reading *r, const json_t *model) {
@@ -243,11 +245,11 @@ shoal_status sh_read_unigram(const reading *r, const json_t *model) {
     const json_t *vocab = json_object_get(model, "vocab");
     t->model = MODEL_UNIGRAM;
     if (json_array_size(vocab) == 0 || json_array_size(vocab) > LARGEST_PIECES)
-        return refuse(r, "Unigram: a list of pieces and their scores should be in",
+        return refuse(r, "Unigram: a list of pieces and their scores is required for",
                       "vocab");
     if (!read_id(json_object_get(model, "unk_id"), &t->unknown) ||
         t->unknown >= (int64_t)json_array_size(vocab))
-        return refuse(r, "Unigram: a place in vocab should be", "unk_id");
+        return refuse(r, "Unigram: an index of vocab is required for", "unk_id");
     TRY(read_flag(r, model, "byte_fallback", false, &t->byte_fallback));
     const int64_t count = (int64_t)json_array_size(vocab);
     int64_t bytes;
@@ -261,10 +263,10 @@ shoal_status sh_read_unigram(const reading *r, const json_t *model) {
     for (int64_t i = 0; i < count; i++) {
         const char *piece = piece_of(json_array_get(vocab, (size_t)i), &t->scores[i]);
         const size_t size = strlen(piece);
-        /* A score as the package `tokenizers` reads it: the number of its digits over a
-           power of ten, both rounded, which is not always the nearest double. The last
-           bit decides between pieces in another order (E EE and EE E), and so which ids a
-           model was trained on. */
+        /* Converts a score like the package `tokenizers`: the number of its digits
+           divided by a power of ten, both rounded, which is not always the nearest
+           double. The last bit decides between pieces in different orders (E EE and EE
+           E), and thereby which ids a model was trained on. */
         enum { LARGEST_POWER = 308 };
         int power;
         double number = (double)digits_of(fabs(t->scores[i]), &power);
@@ -273,15 +275,15 @@ shoal_status sh_read_unigram(const reading *r, const json_t *model) {
         number = power < 0 ? number / ten_to(-power) : number * ten_to(power);
         t->scores[i] = copysign(number, t->scores[i]);
         if (!sh_vocabulary_add(&t->words, piece, size, (int32_t)i))
-            return refuse(r, "a piece is there twice:", piece);
-        if (size > 0) /* an empty one is never met */
+            return refuse(r, "duplicate piece", piece);
+        if (size > 0) /* an empty piece never matches */
             sh_trie_add(&t->pieces, piece, size, (int32_t)i);
         least = fmin(least, t->scores[i]);
     }
     t->largest_id = (int32_t)count - 1;
-    t->unknown_score = least - 10; /* as SentencePiece has it */
+    t->unknown_score = least - 10; /* as in SentencePiece */
     for (int byte = 0; byte < 256; byte++) {
-        char spelling[8]; /* of a byte: <0x0A> */
+        char spelling[8]; /* spelling of a byte: <0x0A> */
         snprintf(spelling, sizeof spelling, "<0x%02X>", (unsigned)byte);
         t->byte_ids[byte] = sh_vocabulary_find(&t->words, spelling, strlen(spelling));
     }

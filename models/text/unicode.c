@@ -2,7 +2,7 @@
 
 #include <utf8proc.h>
 
-/* Sets of characters are sorted ranges. */
+/* Character sets as sorted ranges. */
 typedef struct {
     uint32_t first, last;
 } range;
@@ -61,7 +61,7 @@ int sh_utf8_put(uint32_t code, char out[UTF8_MOST]) {
 
 /* ---- Characters that changed between versions of Unicode -------------------------- */
 
-/* Later than the tokenizers' tables: there they have no class. */
+/* Newer than the tables of `tokenizers`, which have no class for them. */
 static const range late_controls[] = {{0x890, 0x891},
                                       {0x8e2, 0x8e2},
                                       {0x110cd, 0x110cd},
@@ -113,7 +113,7 @@ static const range late_combining[] =
      {0x11d97, 0x11d97}, {0x11f41, 0x11f42}, {0x16ff0, 0x16ff1}, {0x1e08f, 0x1e08f},
      {0x1e130, 0x1e136}, {0x1e2ae, 0x1e2ae}, {0x1e2ec, 0x1e2ef}, {0x1e4ec, 0x1e4ef}};
 
-/* Later than utf8proc's. */
+/* Newer than utf8proc. */
 static const range latest_letters[] =
     {{0x1c89, 0x1c8a},   {0xa7cb, 0xa7cd},   {0xa7da, 0xa7dc},   {0x105c0, 0x105f3},
      {0x10d4a, 0x10d65}, {0x10d6f, 0x10d85}, {0x10ec2, 0x10ec4}, {0x11380, 0x11389},
@@ -160,7 +160,7 @@ bool sh_char_is_ideograph(uint32_t code) {
 }
 
 bool sh_char_is_mark(uint32_t code) {
-    enum { WAS_MARK = 0x1734 }; /* it takes room since Unicode 14 */
+    enum { WAS_MARK = 0x1734 }; /* a spacing mark since Unicode 14 */
     return code == WAS_MARK || (code >= 0x300 && category(code) == UTF8PROC_CATEGORY_MN &&
                                 !WITHIN(late_marks, code));
 }
@@ -169,7 +169,7 @@ bool sh_char_is_punctuation(uint32_t code) {
     if (code < 0x80)
         return (code >= '!' && code <= '/') || (code >= ':' && code <= '@') ||
                (code >= '[' && code <= '`') || (code >= '{' && code <= '~');
-    if (code == 0x166d || code == 0x111c9) /* they were, in Unicode 8 */
+    if (code == 0x166d || code == 0x111c9) /* punctuation in Unicode 8 */
         return true;
     const utf8proc_category_t kind = category(code);
     return kind >= UTF8PROC_CATEGORY_PC && kind <= UTF8PROC_CATEGORY_PO &&
@@ -191,9 +191,9 @@ char_class sh_char_class(uint32_t code) {
     return WITHIN(latest_numbers, code) ? CHAR_NUMBER : CHAR_OTHER;
 }
 
-/* ---- Other characters in place of one --------------------------------------------- */
+/* ---- Mappings --------------------------------------------------------------------- */
 
-/* Capitals that are newer than utf8proc's, and where their small letters begin. */
+/* Capitals newer than utf8proc: the first of their lower-case letters. */
 static uint32_t latest_lower(uint32_t code) {
     static const struct {
         uint32_t first, last, lower;
@@ -225,7 +225,7 @@ int sh_char_lower(uint32_t code, uint32_t out[LOWER_MOST]) {
     return 1;
 }
 
-/* Composed since Unicode 13 only. */
+/* composed only since Unicode 13 */
 enum { LATE_COMPOSITE = 0x11938 };
 
 static int decompose(uint32_t code, utf8proc_option_t how,
@@ -276,13 +276,13 @@ uint32_t sh_char_compose(uint32_t first, uint32_t second) {
     return count == 1 && both[0] != LATE_COMPOSITE ? (uint32_t)both[0] : 0;
 }
 
-/* ---- Which characters a reader sees as one: grapheme clusters ---------------------- */
+/* ---- Grapheme clusters ------------------------------------------------------------ */
 
-/* utf8proc has the rules; what is here are the classes of Unicode 17, which the
-   `tokenizers` package has. Consonants beyond U+FFFF are left out: no cluster that begins
-   with one is short enough to be looked up. */
+/* utf8proc has the rules; this section adds the classes of Unicode 17, which the
+   `tokenizers` package uses. Consonants beyond U+FFFF are omitted: clusters that begin
+   with one are too long to be looked up. */
 
-/* Newer than utf8proc's. */
+/* Newer than utf8proc. */
 static const range newer_marks[] =
     {{0x897, 0x897},     {0x1acf, 0x1add},   {0x1ae0, 0x1aeb},   {0x10d69, 0x10d6d},
      {0x10efa, 0x10efc}, {0x113b8, 0x113c0}, {0x113c2, 0x113c2}, {0x113c5, 0x113c5},
@@ -290,7 +290,7 @@ static const range newer_marks[] =
      {0x11b60, 0x11b67}, {0x11f5a, 0x11f5a}, {0x1611e, 0x1612f}, {0x1e5ee, 0x1e5ef},
      {0x1e6e3, 0x1e6e3}, {0x1e6e6, 0x1e6e6}, {0x1e6ee, 0x1e6ef}, {0x1e6f5, 0x1e6f5}};
 
-/* They took room in utf8proc's version. */
+/* Spacing marks in utf8proc's version. */
 static const range narrow_marks[] =
     {{0xcc0, 0xcc0},     {0xcc7, 0xcc8},     {0xcca, 0xccb},     {0x1715, 0x1715},
      {0x1734, 0x1734},   {0x1b3b, 0x1b3b},   {0x1b3d, 0x1b3d},   {0x1b43, 0x1b44},
@@ -371,7 +371,8 @@ static int class_of(uint32_t code) {
     return (int)utf8proc_get_property((utf8proc_int32_t)code)->boundclass;
 }
 
-/* An older character of the same class, for those whose class utf8proc does not know. */
+/* An older character of the same class, for characters that utf8proc does not
+   classify. */
 static uint32_t older(uint32_t code) {
     enum { CONTROL = 1, ACUTE = 0x301, NUMBER_SIGN = 0x600, FACE = 0x1f600 };
     if (WITHIN(newer_marks, code))
@@ -379,17 +380,16 @@ static uint32_t older(uint32_t code) {
     if (WITHIN(pictographs, code))
         return FACE;
     if (code == 0x113d1)
-        return NUMBER_SIGN; /* both stand in front of what they belong to */
+        return NUMBER_SIGN; /* prepended marks */
     if (code == 0x2065 || (code >= 0xfff0 && code <= 0xfff8))
         return CONTROL;
-    /* What is neither, any more. */
+    /* No longer in either class. */
     return code == 0x11a3a || class_of(code) == UTF8PROC_BOUNDCLASS_EXTENDED_PICTOGRAPHIC
                ? 'a'
                : code;
 }
 
-/* A consonant, a linker somewhere in the marks after it, and a consonant are one. Marks
-   between the consonants do not part them. */
+/* A consonant, marks that include a linker, and another consonant form one cluster. */
 static bool joins_consonants(uint32_t before, uint32_t code, cluster_state *state) {
     enum { NON_JOINER = 0x200c };
     const int class = class_of(older(before));
@@ -406,7 +406,7 @@ static bool joins_consonants(uint32_t before, uint32_t code, cluster_state *stat
 }
 
 bool sh_char_continues(uint32_t before, uint32_t code, cluster_state *state) {
-    enum { FIRST_MARK = 0x300 }; /* below it two are one only at a line's end */
+    enum { FIRST_MARK = 0x300 }; /* below it, only line ends form clusters */
     if (before < FIRST_MARK && code < FIRST_MARK && before != '\r' && !state->rules)
         return false;
     const bool apart = utf8proc_grapheme_break_stateful((utf8proc_int32_t)older(before),

@@ -1,13 +1,13 @@
-/* Unigram: a word becomes the pieces whose scores have the largest sum. */
+/* Unigram: splits a word into the pieces with the largest sum of scores. */
 #include <string.h>
 
 #include "models/text/tokenizer.h"
 
 static const uint32_t nowhere = UINT32_MAX;
 
-/* ---- The best pieces -------------------------------------------------------------- */
+/* ---- Viterbi search --------------------------------------------------------------- */
 
-/* A way to an end; the first of equals stays. */
+/* Keeps the better path to an end; on ties the first. */
 static void offer(piece_end *end, double score, int32_t id, uint32_t from) {
     if (end->from == nowhere || score > end->score) {
         end->score = score;
@@ -16,17 +16,17 @@ static void offer(piece_end *end, double score, int32_t id, uint32_t from) {
     }
 }
 
-/* ---- Their ids -------------------------------------------------------------------- */
+/* ---- Ids -------------------------------------------------------------------------- */
 
-/* Letters `from` to `to` as one token. */
+/* Adds letters `from` to `to` as one token. */
 static bool push(shoal_tokenizer *t, const letter *letters, uint32_t from, uint32_t to,
                  int32_t id, token_list *out) {
     return tokens_push(t->context, out,
                        (token){id, letters[from].begin, letters[to - 1].end});
 }
 
-/* Unknown letters: a piece all the same, where they are one together; else their bytes,
-   if each has a token; else unknown. */
+/* Unknown letters: a piece if they are one together; otherwise their bytes, if each has
+   a token; otherwise unknown. */
 static bool push_unknown(shoal_tokenizer *t, const letter *letters, uint32_t from,
                          uint32_t to, token_list *out) {
     const char *bytes = t->word + t->ends[from].byte;
@@ -46,7 +46,7 @@ static bool push_unknown(shoal_tokenizer *t, const letter *letters, uint32_t fro
 static bool best_pieces(shoal_tokenizer *t, const letter *letters, int64_t length,
                         token_list *out) {
     const uint32_t count = (uint32_t)length;
-    /* The word's bytes, and where its letters end in them. */
+    /* The word's bytes, and the end of each letter in them. */
     void *word = t->word, *ends = t->ends;
     const bool grown =
         sh_list_grow(t->context, &word, 0, &t->word_room, UTF8_MOST * length, 1) &&
@@ -62,7 +62,7 @@ static bool best_pieces(shoal_tokenizer *t, const letter *letters, int64_t lengt
         t->ends[i + 1] = (piece_end){.from = nowhere, .byte = end};
     }
     for (uint32_t i = 0; i < count; i++) {
-        /* Every piece that begins at a letter. A letter that is no piece itself is
+        /* Every piece that begins at a letter. A letter that is not a piece is
            unknown. */
         const piece_end *here = &t->ends[i];
         const size_t size = t->ends[count].byte - here->byte;
@@ -83,7 +83,7 @@ static bool best_pieces(shoal_tokenizer *t, const letter *letters, int64_t lengt
         if (!alone)
             offer(&t->ends[i + 1], here->score + t->unknown_score, t->unknown, i);
     }
-    /* The best way, from the word's end to its beginning, turned round. */
+    /* Reverses the best path, which is linked from end to start. */
     for (uint32_t at = count; at > 0; at = t->ends[at].from)
         t->ends[t->ends[at].from].onwards = at;
     bool good = true;
@@ -101,7 +101,7 @@ static bool best_pieces(shoal_tokenizer *t, const letter *letters, int64_t lengt
 
 /* ---- Words ------------------------------------------------------------------------ */
 
-/* Spaces become marks, and there is one in front. */
+/* Replaces spaces by marks and prepends one. */
 static bool put_marks(shoal_tokenizer *t, const letter *letters, int64_t count) {
     letter_list *to = &t->spaced;
     const bool wanted = t->prepend == PREPEND_ALWAYS ||

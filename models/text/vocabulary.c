@@ -4,7 +4,8 @@
 
 #include "base/memory.h"
 
-/* A power of two at least twice the entries, so that open addressing is short. */
+/* A power of two at least twice the number of entries, so that probe sequences are
+   short. */
 static uint64_t slots_for(int64_t entries) {
     uint64_t slots = 16;
     while (slots < 2 * (uint64_t)entries)
@@ -39,7 +40,7 @@ void sh_vocabulary_destroy(shoal_context *context, vocabulary *words) {
     *words = (vocabulary){0};
 }
 
-/* FNV-1a, and its upper half folded in, since a slot is its lower bits. */
+/* FNV-1a with its upper half folded in, since a slot is its lower bits. */
 static uint64_t hash_of(const char *word, size_t size) {
     uint64_t hash = 0xcbf29ce484222325u;
     for (size_t i = 0; i < size; i++)
@@ -47,7 +48,7 @@ static uint64_t hash_of(const char *word, size_t size) {
     return hash ^ hash >> 32;
 }
 
-/* The slot that has the word, or the free one where it would be. */
+/* The slot of the word, or the free slot for it. */
 static uint64_t slot_of(const vocabulary *words, const char *word, size_t size) {
     uint64_t slot = hash_of(word, size) & words->mask;
     for (; words->slots[slot]; slot = (slot + 1) & words->mask) {
@@ -154,7 +155,7 @@ void sh_trie_destroy(shoal_context *context, piece_trie *trie) {
     *trie = (piece_trie){0};
 }
 
-/* The slot that has the node, or the free one where it would be. */
+/* The slot of the node, or the free slot for it. */
 static uint32_t *trie_slot(const piece_trie *trie, uint32_t parent, unsigned char byte) {
     uint64_t mixed = ((uint64_t)parent << 8 | byte) * 0x9e3779b97f4a7c15u;
     uint64_t slot = (mixed ^ mixed >> 32) & trie->mask;

@@ -1,11 +1,11 @@
-"""What a call costs on top of the C library, and the bars for it.
+"""Overhead of a call compared with the C library, and its limits.
 
-Small problem: the time of a call through numpy and PyTorch, less the time that the C
-function takes for the same arrays. That one is called through ctypes with everything
-prepared, and what ctypes itself takes (a call that does nothing) is not credited to it.
-Long problem: the time of a call against the C function and, with --program, against
-`shoal bench`. Whatever is compared takes turns, and results are compared first. Run it
-alone on the machine. Exits 1 when a bar is missed.
+Small problem: the time of a call through numpy and PyTorch, minus the time of the C
+function for the same arrays. That one is called through ctypes with everything prepared,
+and the time of ctypes itself (an empty call) is subtracted. Long problem: the time of a
+call compared with the C function and, with --program, with `shoal bench`. Compared calls
+alternate, and results are compared first. Run it alone on the machine. Exits with 1 if a
+limit is exceeded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shoal import _engine, _native
 import shoal
 
 MOST_NUMPY, MOST_TORCH = 30.0, 60.0  # microseconds of a small call
-MOST_LONG = 0.03  # of the C program's time
+MOST_LONG = 0.03  # relative to the C program's time
 LONG_KINDS = ["full", "i-clustered-100", "shoal"]
 Calls = dict[str, Callable[[], Any]]
 Times = dict[str, list[float]]
@@ -80,12 +80,12 @@ class CCall:
             raise RuntimeError("shoal_backward failed")
 
     def nothing(self) -> None:
-        """As ctypes takes it: a function that returns a number."""
+        """The time of ctypes: a function that returns a number."""
         _native.lib.shoal_plan_workspace(self.plan.handle)
 
 
 def take_turns(calls: Calls, rounds: int, inner: int) -> Times:
-    """Seconds of a call, `rounds` samples of `inner` calls each."""
+    """Seconds per call: `rounds` samples of `inner` calls each."""
     times: Times = {name: [] for name in calls}
     for call in calls.values():
         for _ in range(3):
@@ -110,7 +110,7 @@ def check_equal(name: str, got: Any, expected: np.ndarray[Any, Any]) -> None:
 def small_calls(
     options: argparse.Namespace,
 ) -> tuple[Calls, dict[str, tuple[str, float]]]:
-    """What is timed, and (its C call, its bar) of each that is judged."""
+    """Timed calls, and (C call, limit) of each that is limited."""
     arrays = noise(options.small, options.small_heads, options.small_dim)
     kind, threads = options.small_kind, options.threads
     c = CCall(kind, arrays, threads)
@@ -156,7 +156,7 @@ def small_calls(
     calls["torch, gradient wanted"] = lambda: scaled(x, y, z, kind=kind)
     calls["torch, forward and backward"] = with_gradient
     judged["torch"] = judged["torch, gradient wanted"] = ("C forward", MOST_TORCH)
-    # The engine of autograd is PyTorch's: its own function stands beside ours.
+    # The engine of autograd is PyTorch's: its own function is timed too.
     calls["PyTorch's own, forward and backward"] = own_with_gradient
     for name in ("torch, forward and backward", "PyTorch's own, forward and backward"):
         judged[name] = ("C forward and backward", math.inf)
@@ -196,7 +196,7 @@ def noise(length: int, heads: int, dim: int) -> Any:
 
 
 def program_seconds(options: argparse.Namespace, kind: str) -> float:
-    """What `shoal bench` measures for the same shapes; its data is noise too."""
+    """The time of `shoal bench` for the same shapes; its data is noise too."""
     command = [options.program, "bench", "--json", "--kinds", kind]
     command += ["--lengths", options.length, "--heads", options.heads]
     command += ["--dim", options.dim, "--threads", options.long_threads]
@@ -231,7 +231,7 @@ def long_calls(options: argparse.Namespace, kind: str) -> Calls:
 
 
 def long(options: argparse.Namespace, kind: str) -> list[dict[str, Any]]:
-    """Best and median of each, as shares of the C function's and of the program's."""
+    """Best and median of each, relative to the C function's and to the program's."""
     calls, times = long_calls(options, kind), {}
     if options.program:
         times["program"] = [program_seconds(options, kind)]

@@ -1,4 +1,4 @@
-"""What the examples share: the real model, the data, sentence vectors, tidy endings."""
+"""Shared by the examples: the real model, the data, sentence vectors, error messages."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import shoal
 import shoal.transformers
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-USAGE, FILES, INTERRUPTED = 2, 3, 130  # exit codes, as the program `shoal` has them
+USAGE, FILES, INTERRUPTED = 2, 3, 130  # exit codes of the program `shoal`
 
 
 class Missing(Exception):
-    """A file or a package that is not there, and what to do about it."""
+    """A missing file or package, and what to do about it."""
 
 
 def data_file(folder: str | None, *parts: str) -> Path:
@@ -78,7 +78,7 @@ def embed(
     batch: int = 32,
     **tokens: Any,
 ) -> torch.Tensor:
-    """Unit vectors: the mean over the live tokens, as sentence-transformers does."""
+    """Unit vectors: the mean over the valid tokens, as in sentence-transformers."""
     rows = []
     for part in batches(texts, batch, label):
         inputs = tokenizer(list(part), return_tensors="pt", truncation=True, **tokens)
@@ -94,7 +94,7 @@ def table(rows: list[dict[str, Any]], as_json: bool) -> None:
         print(json.dumps(rows, indent=2))
         return
     text = [
-        # + 0.0, because what rounds to -0 is 0
+        # + 0.0 turns -0 into 0
         [
             f"{round(x, 4) + 0.0:.4f}" if isinstance(x, float) else str(x)
             for x in row.values()
@@ -109,7 +109,7 @@ def table(rows: list[dict[str, Any]], as_json: bool) -> None:
 def run(
     main: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser
 ) -> int:
-    """Runs an example and turns what goes wrong into a message and an exit code."""
+    """Runs an example and turns errors into a message and an exit code."""
     parser.formatter_class = argparse.ArgumentDefaultsHelpFormatter
     parser.add_argument("--json", action="store_true", help="results as JSON")
     try:

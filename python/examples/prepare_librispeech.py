@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Makes a data folder for `shoal train speech` of LibriSpeech, or of a corpus with its
-form: PART/SPEAKER/CHAPTER/*.flac (or .wav) beside SPEAKER-CHAPTER.trans.txt, whose lines
-are "UTTERANCE WORD WORD ...".
+"""Makes a data folder for `shoal train speech` from LibriSpeech, or from a corpus with
+its layout: PART/SPEAKER/CHAPTER/*.flac (or .wav) beside SPEAKER-CHAPTER.trans.txt, whose
+lines are "UTTERANCE WORD WORD ...".
 
     prepare_librispeech.py LibriSpeech data
     prepare_librispeech.py LibriSpeech data --train train-clean-100 train-clean-360
     shoal train speech data --out recogniser --attention i-clustered-100
 
-data/train, data/dev and data/test get wav.scp, text and utt2spk; recordings stay where
-they are. Needs Python alone.
+data/train, data/dev and data/test get wav.scp, text and utt2spk; recordings are not
+copied. Needs only Python.
 """
 
 import argparse

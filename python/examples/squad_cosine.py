@@ -1,4 +1,4 @@
-"""SQuAD: how near the vectors of long texts stay when the attention is swapped.
+"""SQuAD: similarity of the vectors of long texts when the attention is replaced.
 
 For every context of the development set with 200 tokens or more, the cosine between
 all-MiniLM-L6-v2's vector with full attention and with each kind.
@@ -14,11 +14,13 @@ from typing import Any
 import shoal
 from common import Missing, data_file, embed, load, minilm_path, run, table, tokenizer_of
 
-BAR_KIND, BAR = "q-clustered-25", 0.997  # the least mean cosine
+BAR_KIND, BAR = "q-clustered-25", 0.997  # minimum mean cosine
 
 
 def read_contexts(options: argparse.Namespace, tokenizer: Any) -> list[str]:
-    """Distinct contexts that are long enough, shortest first: batches pad little."""
+    """Distinct contexts that are long enough, shortest first, so that batches have little
+    padding.
+    """
     path = data_file(options.data, "squad", "dev-v1.1.json")
     articles = json.loads(path.read_text(encoding="utf-8"))["data"]
     texts = list(
@@ -81,7 +83,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--longest", type=int, default=512, help="tokens it is cut to")
     parser.add_argument("--batch", type=int, default=8, help="contexts at a time")
-    parser.add_argument("--limit", type=int, help="about so many contexts, evenly chosen")
+    parser.add_argument("--limit", type=int, help="number of contexts, evenly chosen")
     parser.add_argument("--model", help="folder of the model; None is all-MiniLM-L6-v2")
     parser.add_argument("--data", help="folder that has squad/; None is SHOAL_DATA")
     return parser

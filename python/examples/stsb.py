@@ -1,9 +1,9 @@
 """STS-B: how well all-MiniLM-L6-v2 ranks sentence pairs with each kind of attention.
 
-Prints Pearson's correlation between the cosine of two sentences' vectors and the
-similarity that people gave the pair, on the development set. Sentences are short:
---length pads every one to that many tokens, and by default the padding takes part as
-queries, so that there is something to cluster.
+Prints Pearson's correlation between the cosine of two sentences' vectors and the human
+similarity rating of the pair, on the development set. Sentences are short: --length pads
+each to that many tokens, and by default the padding takes part as queries, so that there
+is something to cluster.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 
 from common import data_file, embed, load, minilm_path, run, table, tokenizer_of
 
-FULL, TOLERANCE = 0.870, 0.002  # full attention must give this
-MOST_LOST = 0.005  # by shoal
+FULL, TOLERANCE = 0.870, 0.002  # result of full attention
+MOST_LOST = 0.005  # with shoal
 
 
 def read_pairs(options: argparse.Namespace) -> tuple[list[str], list[str], torch.Tensor]:
@@ -91,7 +91,7 @@ def arguments() -> argparse.ArgumentParser:
         "--skip-padding", action="store_true", help="leave the padding out of the queries"
     )
     parser.add_argument("--batch", type=int, default=32, help="sentences at a time")
-    parser.add_argument("--limit", type=int, help="only so many pairs")
+    parser.add_argument("--limit", type=int, help="only this many pairs")
     parser.add_argument("--model", help="folder of the model; None is all-MiniLM-L6-v2")
     parser.add_argument("--data", help="folder that has glue/; None is SHOAL_DATA")
     return parser

@@ -1,4 +1,4 @@
-"""Takes a model, swaps its attention at inference, and prints error and time.
+"""Replaces the attention of a model at inference, and prints error and time.
 
 The text is repeated up to --length tokens, as far as the model's positions allow.
 """
@@ -25,7 +25,7 @@ TEXT = (
 
 @torch.no_grad()
 def run_model(model: Any, inputs: Any, repeats: int) -> tuple[torch.Tensor, float]:
-    """(hidden states, milliseconds in the middle)."""
+    """(hidden states, median milliseconds)."""
     hidden = model(**inputs).last_hidden_state
     times = []
     for _ in range(repeats):

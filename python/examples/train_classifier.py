@@ -1,7 +1,7 @@
 """Trains a small transformer from scratch, in PyTorch, with clustered attention.
 
-Each sequence has one marked position, and its class is the symbol that stands there. The
-classifier reads the first position alone, so the symbol has to get there by attention.
+Each sequence has one marked position, and its class is the symbol at that position. The
+classifier reads only the first position, so the symbol has to get there by attention.
 Afterwards the same weights are tested with other kinds of attention.
 """
 
@@ -22,12 +22,12 @@ SYMBOLS = 10
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward layer, each behind a norm and added to its input."""
+    """Attention and a feed-forward layer, each after a norm and added to its input."""
 
     def __init__(self, size: int, heads: int, kind: str) -> None:
         super().__init__()
-        # The parameters of torch.nn.MultiheadAttention, under the same names. It has
-        # dropout=0 by default; kinds whose queries share keys have none of their weights.
+        # The parameters and names of torch.nn.MultiheadAttention. Its dropout is 0 by
+        # default; kinds whose queries share keys do not support dropout of weights.
         self.attention = shoal.torch.MultiheadAttention(
             size, heads, batch_first=True, kind=kind
         )
@@ -67,7 +67,7 @@ def draw(batch: int, length: int, generator: torch.Generator) -> tuple[Tensor, .
 
 @torch.no_grad()
 def accuracy(model: nn.Module, length: int) -> float:
-    """On 512 sequences that training does not see."""
+    """Accuracy on 512 sequences that are not used in training."""
     generator = torch.Generator().manual_seed(1 << 40)
     right = 0
     for _ in range(16):

@@ -1,10 +1,10 @@
-"""Trains a recogniser, kills it on the way, resumes it to the same bits, and evaluates it
-with other kinds of attention.
+"""Trains a recogniser, kills it, resumes it with the same bits, and evaluates it with
+other kinds of attention.
 
-DATA has the folders train, dev and test, as Kaldi keeps its data (docs/train.md). Two
-runs are made in OUT: `whole`, which nothing interrupts; and `killed`, first in a process
-of its own that is ended by SIGKILL in the middle, then from its last checkpoint on.
-Settings are fields of the training: train_speech.py DATA OUT epochs=30
+DATA has the folders train, dev and test in Kaldi's format (docs/train.md). Two runs are
+made in OUT: `whole`, which is not interrupted; and `killed`, first in a separate process
+that is ended by SIGKILL, then resumed from its last checkpoint. Settings are fields of
+the training: train_speech.py DATA OUT epochs=30
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def train(options: argparse.Namespace, out: Path, **more: Any) -> shoal.train.Ru
 
 
 def train_and_kill(options: argparse.Namespace, out: Path) -> int:
-    """Ends a training after some of its steps; returns how many were in its log."""
+    """Kills a training after some of its steps; returns the number in its log."""
     child = subprocess.Popen(
         [sys.executable, __file__, *sys.argv[1:], "--only", str(out)]
     )
@@ -88,7 +88,7 @@ def main(options: argparse.Namespace) -> None:
 
 
 def slowly(event: dict[str, Any]) -> None:
-    """A pause after each step, so that a killing hits the middle even of a tiny run."""
+    """Waits after each step, so that SIGKILL arrives in the middle even of a tiny run."""
     if event["event"] == "step":
         time.sleep(0.01)
 

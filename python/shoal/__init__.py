@@ -1,8 +1,8 @@
-"""Shoal: attention whose cost is linear in the sequence.
+"""Shoal: attention whose cost is linear in the sequence length.
 
-Queries are grouped by fast clustering, each group attends once, and the keys that matter
-are treated exactly. This package is the C library for numpy; ``shoal.torch`` is for
-PyTorch and ``shoal.transformers`` for transformers.
+Queries are clustered, each cluster attends once, and the most important keys are exact.
+This package makes the C library available for numpy; ``shoal.torch`` is for PyTorch and
+``shoal.transformers`` for transformers.
 
 >>> import numpy as np, shoal
 >>> q = k = v = np.random.default_rng(0).standard_normal((1, 4, 2048, 64), np.float32)

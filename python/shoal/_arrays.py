@@ -1,4 +1,4 @@
-"""What numpy arrays must be to go to the C library as they are, without a copy."""
+"""Requirements on numpy arrays that are passed to the C library without a copy."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ Shape = tuple[int, ...]
 
 
 def four_axes(array: FloatArray, name: str) -> FloatArray:
-    """[batch, heads, length, dim]; missing axes in front become 1."""
+    """[batch, heads, length, dim]; missing leading axes become 1."""
     if isinstance(array, (np.ma.MaskedArray, np.matrix)):
         raise ShoalError(
-            f"{name} is a {type(array).__name__}: it must be a plain numpy array; "
-            "query_lengths and key_lengths say what is padding"
+            f"{name} is a {type(array).__name__}: it must be a plain numpy array; use "
+            "query_lengths and key_lengths for padding"
         )
     if not isinstance(array, np.ndarray):
         hint = " (shoal.torch is for tensors)" if hasattr(array, "data_ptr") else ""
@@ -47,16 +47,16 @@ def four_axes(array: FloatArray, name: str) -> FloatArray:
 
 
 def refuse_layout(array: FloatArray, name: str) -> None:
-    """Says why an array cannot be used as it is."""
+    """Raises an error that says why an array cannot be used."""
     if array.dtype not in DTYPES:
         raise ShoalError(
-            f"{name} is {array.dtype}: it must be float32 or float16; "
-            f"{name}.astype(numpy.float32) makes it so"
+            f"{name} is {array.dtype}: it must be float32 or float16; convert it with "
+            f"{name}.astype(numpy.float32)"
         )
     size = array.itemsize
     if not array.flags.aligned or any(stride % size for stride in array.strides):
         raise ShoalError(
-            f"{name} does not lie on whole {array.dtype} elements: copy it with "
+            f"{name} is not aligned to {array.dtype} elements: copy it with "
             f"{name}.copy()"
         )
     if array.shape[3] > 1 and array.strides[3] != size:
@@ -77,12 +77,12 @@ def refuse_layout(array: FloatArray, name: str) -> None:
 
 
 def layout(array: FloatArray, name: str) -> Layout:
-    """An array's strides in elements, as shoal_strides has them."""
+    """Strides of an array in elements, as in shoal_strides."""
     flags, dtype = array.flags, array.dtype
     if (dtype is FLOAT32 or dtype is FLOAT16) and flags.c_contiguous and flags.aligned:
         return CONTIGUOUS
     shape, strides, size = array.shape, array.strides, array.itemsize
-    # The stride of an axis of one element means nothing: 1, which is never all zero.
+    # The stride of an axis of length 1 is irrelevant: use 1, so that not all are zero.
     batch, head, position = (strides[i] if shape[i] > 1 else size for i in range(3))
     if (
         dtype not in DTYPES
@@ -97,14 +97,14 @@ def layout(array: FloatArray, name: str) -> Layout:
 
 
 def address(array: Any) -> int:
-    """Where an array begins. array.ctypes.data says it too, in three times the time."""
+    """Address of an array. array.ctypes.data takes three times as long."""
     if array.dtype is FLOAT32 and array.flags.carray and array.nbytes:
         return addressof(c_char.from_buffer(array))
     return int(array.ctypes.data)
 
 
 def check_shapes(q: Shape, k: Shape, v: Shape) -> None:
-    """Says which of the shapes do not fit."""
+    """Raises an error that names the shapes that do not match."""
     for name, shape in (("k", k), ("v", v)):
         if shape[0] != q[0]:
             raise ShoalError(f"{name} has batch {shape[0]}, q has {q[0]}")
@@ -115,19 +115,19 @@ def check_shapes(q: Shape, k: Shape, v: Shape) -> None:
             f"k has {k[1]} heads of {k[2]} positions, v has {v[1]} of {v[2]}"
         )
     if k[1] == 0 or q[1] % k[1]:
-        raise ShoalError(f"k and v have {k[1]} heads: that must divide q's {q[1]} heads")
+        raise ShoalError(f"k and v have {k[1]} heads, which must divide q's {q[1]} heads")
 
 
 def check_keys_given(kind: str) -> None:
     if parse(kind).kind not in KEYS_ARE_QUERIES:
         raise ShoalError(
-            f"k is None, but {kind} needs keys: only shared-full and lsh take "
-            "the queries for keys"
+            f"k is None, but {kind} needs keys: only shared-full and lsh use "
+            "the queries as keys"
         )
 
 
 def lengths(values: Lengths, batch: int, name: str) -> npt.NDArray[np.int64] | None:
-    """int64 [batch]; one integer counts for every sequence."""
+    """int64 [batch]; one integer applies to every sequence."""
     if values is None:
         return None
     array = np.asarray(values)
@@ -138,7 +138,7 @@ def lengths(values: Lengths, batch: int, name: str) -> npt.NDArray[np.int64] | N
     if array.shape != (batch,):
         raise ShoalError(
             f"{name} has shape {array.shape}: it must be ({batch},), one length "
-            "for each sequence"
+            "per sequence"
         )
     return np.array(array, dtype=np.int64)  # a copy: a plan keeps it for backward
 
@@ -150,7 +150,7 @@ def group_numbers(groups: Any, shape: tuple[int, ...]) -> IntArray | None:
     array = np.asarray(groups)
     if array.dtype.kind not in "iu" and array.size:
         raise ShoalError(f"groups holds {array.dtype}: it must hold integers")
-    missing = 3 - array.ndim  # axes in front, as q has them missing
+    missing = 3 - array.ndim  # missing leading axes, as in q
     if missing < 0 or (1,) * missing + array.shape != shape[:3]:
         raise ShoalError(f"groups has shape {array.shape}: it must be {shape[:3]}")
     if array.size and (array.min() < -(1 << 31) or array.max() >= 1 << 31):
@@ -176,8 +176,9 @@ def overlaps_itself(array: FloatArray) -> bool:
 def check_output(
     out: FloatArray, shape: Shape, inputs: Sequence[FloatArray | None]
 ) -> None:
-    """An array to write to: right in shape, writeable, and apart from everything else;
-    of the type of the first input, q."""
+    """Checks an output array: shape, writeable, no overlap with the inputs, and the type
+    of the first input, q.
+    """
     wanted = getattr(inputs[0], "dtype", FLOAT32)
     if not isinstance(out, np.ndarray) or out.dtype != wanted:
         raise ShoalError(
@@ -189,7 +190,7 @@ def check_output(
         raise ShoalError(f"out has shape {out.shape}: it must be {shape}")
     if overlaps_itself(out):
         raise ShoalError(
-            "out's elements overlap each other: it cannot be a broadcast view"
+            "out's elements overlap: it cannot be a broadcast view"
         )
     for name, array in zip(("q", "k", "v"), inputs):
         if (
@@ -197,11 +198,11 @@ def check_output(
             and np.may_share_memory(out, array)
             and np.shares_memory(out, array)
         ):
-            raise ShoalError(f"out overlaps {name}: give it memory of its own")
+            raise ShoalError(f"out overlaps {name}: use separate memory")
 
 
 def empty_like_strides(array: FloatArray) -> FloatArray:
-    """A new array with exactly the strides of one that does not overlap itself."""
+    """A new array with the strides of one that does not overlap itself."""
     if array.flags.c_contiguous:
         return np.empty(array.shape, array.dtype)
     size = array.itemsize

@@ -21,17 +21,17 @@ class Call(NamedTuple):
     v: FloatArray
     keep: tuple[Any, ...]
     inputs: Inputs
-    axes: int  # of the q that the caller gave
+    axes: int  # of the caller's q
 
 
 def scale_for(scale: float | None) -> float:
-    """The library's 0 stands for 1/sqrt(dim), so a real 0 cannot be said to it."""
+    """The library uses 0 for 1/sqrt(dim), so that a scale of 0 cannot be passed to it."""
     if scale is None:
         return 0.0
-    if abs(scale) <= 2.0**-150:  # rounds to it in float32
+    if abs(scale) <= 2.0**-150:  # rounds to 0 in float32
         raise ShoalError(
-            f"scale is {scale}, 0 in float32: every key would weigh the same; None is "
-            "1/sqrt(dim)"
+            f"scale is {scale}, which is 0 in float32: all weights would be equal; use "
+            "None for 1/sqrt(dim)"
         )
     return float(scale)
 
@@ -44,7 +44,7 @@ def make_call(
     key_lengths: Lengths,
     groups: Any,
 ) -> Call:
-    """Four axes and pointers; types and strides are checked apart."""
+    """Four axes and pointers; types and strides are checked separately."""
     axes = getattr(q, "ndim", 0)
     if not (
         axes == 4
@@ -93,7 +93,7 @@ def key_for(
     backward: bool,
     out: FloatArray | None = None,
 ) -> Key:
-    """What the plan of a call depends on; refuses arrays that do not fit."""
+    """The properties that a plan depends on; rejects arrays that do not match."""
     if type(kind) is not str:
         _engine.refuse_kind(kind)
     q, k, v = call.q, call.k, call.v
@@ -116,7 +116,9 @@ def key_for(
     dtype = q.dtype
     if dtype != v.dtype or (k is not None and k.dtype != dtype):
         of_keys = "" if k is None else f"k {k.dtype}, "
-        raise ShoalError(f"q is {dtype}, {of_keys}v {v.dtype}: they must be of one type")
+        raise ShoalError(
+            f"q is {dtype}, {of_keys}v {v.dtype}: they must have the same type"
+        )
     return key_of(
         (
             kind,
@@ -142,5 +144,5 @@ def key_for(
 
 
 def shorten(array: Any, axes: int) -> Any:
-    """Takes away the axes that four_axes added."""
+    """Removes the axes that four_axes added."""
     return array if axes == 4 else array.reshape(array.shape[4 - axes :])

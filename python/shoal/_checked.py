@@ -1,6 +1,6 @@
-"""The one way from Python's values to C's: what does not fit is refused by its name.
+"""Conversion of Python values to C; invalid values raise errors that name the argument.
 
-ctypes takes integers modulo their width and ends strings at a zero byte, without a word.
+ctypes silently reduces integers modulo their width and ends strings at a zero byte.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ def integer(name: str, value: Any, low: int, high: int) -> int:
 
 
 def _power(number: int) -> str:
-    """2^63 - 1 says more than its digits."""
+    """2^63 - 1 is more readable than its digits."""
     bits = number.bit_length()
     return f"2^{bits} - 1" if bits > 16 and number == (1 << bits) - 1 else str(number)
 
 
 def count(name: str, value: Any) -> int:
-    """0 or more, as C's int has it."""
+    """0 or more, within a C int."""
     return integer(name, value, 0, INT32)
 
 
 def size(name: str, value: Any) -> int:
-    """0 or more, as C's int64_t has it."""
+    """0 or more, within an int64_t."""
     return integer(name, value, 0, INT64)
 
 
 def seed(name: str, value: Any) -> int:
-    """As C's uint64_t has it."""
+    """Within a uint64_t."""
     return integer(name, value, 0, UINT64)
 
 
 def threads(value: Any) -> int:
-    """Of a context; None and 0: one per processor."""
+    """Threads of a context; None and 0 mean one per processor."""
     return 0 if value is None else integer("threads", value, 0, THREADS)
 
 
@@ -69,30 +69,30 @@ def number(name: str, value: Any) -> float:
 
 
 def any_text(name: str, value: Any) -> bytes:
-    """A string in UTF-8, for functions that take its length; it may have zero bytes."""
+    """A UTF-8 string for functions that take its length; it may contain zero bytes."""
     if not isinstance(value, str):
         raise ShoalError(f"{name} is a {type(value).__name__}: it must be a string")
     try:
         return value.encode()
     except UnicodeEncodeError as error:
-        raise ShoalError(f"{name} cannot be written as UTF-8: {error}") from None
+        raise ShoalError(f"{name} cannot be encoded as UTF-8: {error}") from None
 
 
 def text(name: str, value: Any) -> bytes:
-    """A string in UTF-8 that ends where C sees a zero byte; so it may have none."""
+    """A UTF-8 string terminated by a zero byte, which it must not contain."""
     encoded = any_text(name, value)
     if b"\0" in encoded:
-        raise ShoalError(f"{name} has a zero byte in it")
+        raise ShoalError(f"{name} contains a zero byte")
     return encoded
 
 
 def optional_text(name: str, value: Any) -> bytes | None:
-    """None and "" are what C takes NULL for."""
+    """None and "" become NULL."""
     return text(name, value) if value is not None and value != "" else None
 
 
 def path(name: str, value: Any) -> bytes:
-    """A path for C."""
+    """A path."""
     try:
         encoded = os.fsencode(value)
     except TypeError:
@@ -100,12 +100,12 @@ def path(name: str, value: Any) -> bytes:
             f"{name} is a {type(value).__name__}: it must be a path"
         ) from None
     if b"\0" in encoded:
-        raise ShoalError(f"{name} has a zero byte in it")
+        raise ShoalError(f"{name} contains a zero byte")
     return encoded
 
 
 def choice(name: str, value: Any, words: tuple[str, ...]) -> int:
-    """The number of a word."""
+    """The index of a word."""
     if value not in words:
         raise ShoalError(f"{name} is {value!r}: it must be one of {', '.join(words)}")
     return words.index(value)

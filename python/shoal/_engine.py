@@ -1,9 +1,9 @@
-"""Contexts and plans: one context per thread, and a small store of plans in each.
+"""Contexts and plans: one context per thread, and a small cache of plans in each.
 
 A context belongs to one thread of one process. Threads never share one, so calls need no
-lock and run side by side (ctypes lets go of the GIL). A forked child makes its own, with
-one thread each: it is one of several, as a DataLoader's workers are. Results do not
-depend on the number of threads.
+lock and run in parallel (ctypes releases the GIL). A forked child creates its own, with
+one thread each, because it is usually one of several, such as a DataLoader's workers.
+Results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from ._native import FLOAT32, Attention, Error, GradientPointers, Inputs, Option
 from ._native import Problem, ShoalError, Strides, WITH_BACKWARD, lib, raise_status
 
 PLANS_KEPT = 16  # per context
-BYTES_KEPT = 256 << 20  # of their workspaces together
+BYTES_KEPT = 256 << 20  # total size of their workspaces
 
-Layout = tuple[int, int, int]  # strides in elements; (0, 0, 0): contiguous
+Layout = tuple[int, int, int]  # strides in elements; (0, 0, 0) for contiguous
 CONTIGUOUS: Layout = (0, 0, 0)
 
 
 class Key(NamedTuple):
-    """Everything that a plan depends on, apart from its context."""
+    """The properties that a plan depends on, except its context."""
 
     kind: str
     seed: int | None
-    scale: float  # 0: 1/sqrt(dim)
+    scale: float  # 0 for 1/sqrt(dim)
     backward: bool
     batch: int
     heads: int
@@ -49,19 +49,31 @@ class Key(NamedTuple):
     dtype: int = FLOAT32  # of the arrays, a shoal_dtype
 
 
-# A Key of a whole tuple, without the steps of Key's own constructor: for every call.
+# Makes a Key from a complete tuple without Key's slower constructor; used in every call.
 key_of: Callable[[tuple[Any, ...]], Key] = partial(tuple.__new__, Key)
 
 
+def _openmp() -> tuple[int, int] | None:
+    """Addresses of the OpenMP library's functions that run a parallel region, if the
+    process has loaded one for all to see, as PyTorch does."""
+    try:
+        process = ctypes.CDLL(None)
+        found = process.GOMP_parallel, process.omp_get_thread_num
+    except (AttributeError, OSError, TypeError):
+        return None
+    parallel, number = (ctypes.cast(x, ctypes.c_void_p).value for x in found)
+    return (parallel, number) if parallel and number else None
+
+
 class Context:
-    """Owns a shoal_context and the plans that were made with it."""
+    """Owns a shoal_context and the plans created with it."""
 
     __slots__ = ("handle", "plans", "latest", "bytes_kept", "__weakref__")
 
-    def __init__(self, threads: int | None) -> None:
+    def __init__(self, threads: int | None, borrows: bool = False) -> None:
         self.handle = None
         self.plans: OrderedDict[Key, NativePlan] = OrderedDict()
-        # The plan that was used last, also in plans: to compare is less than to hash.
+        # The plan used last, which is also in plans: comparing is faster than hashing.
         self.latest: tuple[Key | None, NativePlan | None] = None, None
         self.bytes_kept = 0
         options = Options(threads=_checked.threads(threads))
@@ -70,6 +82,9 @@ class Context:
         self.handle = handle.value
         if status:
             raise_status(status, self.handle)
+        functions = _openmp() if borrows else None
+        if functions is not None:
+            lib.shoal_context_borrow_threads(self.handle, *functions)
 
     def __del__(self) -> None:
         self.clear()
@@ -77,13 +92,13 @@ class Context:
             lib.shoal_context_destroy(self.handle)
 
     def clear(self) -> None:
-        """Forgets the plans that are kept."""
+        """Removes the cached plans."""
         self.plans.clear()
         self.latest = None, None
         self.bytes_kept = 0
 
     def plan(self, key: Key) -> NativePlan:
-        """The plan for a key: a kept one, or a new one that is kept."""
+        """The plan for a key, cached or new."""
         latest, plan = self.latest
         if plan is not None and latest == key:
             return plan
@@ -103,7 +118,7 @@ class Context:
 
 
 class OwnedPlan:
-    """Owns a shoal_plan, once there is a handle; keeps its context alive."""
+    """Owns a shoal_plan, if there is a handle; keeps its context alive."""
 
     __slots__ = ("handle", "context")
 
@@ -128,8 +143,13 @@ class OwnedPlan:
         self.check(lib.shoal_backward(self.handle, inputs, gradients))
 
 
+def _strides(layout: Layout) -> Any:
+    """A pointer to strides, or None for a contiguous array."""
+    return ctypes.pointer(Strides(*layout)) if any(layout) else None
+
+
 class NativePlan(OwnedPlan):
-    """The plan of one process."""
+    """The plan of a single process."""
 
     __slots__ = ("attention", "workspace", "state_size")
 
@@ -149,10 +169,7 @@ class NativePlan(OwnedPlan):
             key.causal,
             key.dropout,
             key.dtype,
-            Strides(*key.q),
-            Strides(*key.k),
-            Strides(*key.v),
-            Strides(*key.out),
+            *(_strides(layout) for layout in (key.q, key.k, key.v, key.out)),
         )
         handle = ctypes.c_void_p()
         self.check(
@@ -184,7 +201,7 @@ class NativePlan(OwnedPlan):
 
 
 def refuse_kind(kind: object) -> None:
-    """For what is not exactly a str."""
+    """Rejects anything that is not exactly a str."""
     if not isinstance(kind, str):
         raise ShoalError(
             f"kind is a {type(kind).__name__}: it must be a spelling such as "
@@ -194,7 +211,7 @@ def refuse_kind(kind: object) -> None:
 
 @lru_cache(maxsize=256)
 def parse(kind: str, seed: int | None = None) -> Attention:
-    """Reads a spelling; a seed given beside it takes the place of the spelled one."""
+    """Parses a spelling; an explicit seed overrides the spelled one."""
     spelled = _checked.text("kind", kind)
     attention = Attention()
     context = context_for(1)
@@ -214,21 +231,23 @@ def spell(attention: Attention) -> str:
 
 
 def spell_all(attention: Attention) -> str:
-    """The spelling with every option shown."""
+    """The spelling with all options."""
     text = ctypes.create_string_buffer(256)
     lib.shoal_attention_print_all(ctypes.byref(attention), text, len(text))
     return text.value.decode()
 
 
 class _Contexts(Dict[int, "Context"]):
-    """A thread's contexts. Plans and contexts hold each other, and the collector does not
-    see how much memory that is: when the thread ends, they are taken apart."""
+    """The contexts of a thread. Plans and contexts refer to each other, and the garbage
+    collector does not know how much memory they own: they are destroyed when the thread
+    ends.
+    """
 
     def __init__(self) -> None:
         self.process = os.getpid()
 
     def __del__(self) -> None:
-        if self.process == os.getpid():  # a forked child leaves its parent's alone
+        if self.process == os.getpid():  # a forked child does not free its parent's
             for context in self.values():
                 context.clear()
 
@@ -242,21 +261,25 @@ _mine = _PerThread()
 _forked = False
 
 
-def context_for(threads: int | None) -> Context:
-    """This thread's context with that many threads; None or 0: one per processor."""
+def context_for(threads: int | None, borrows: bool = False) -> Context:
+    """This thread's context with that number of threads; None or 0: one per processor.
+    borrows: they are OpenMP's, so that OpenMP's waiting threads, of which there must be
+    as many, do not take the cores from Shoal's."""
     if _forked:
         threads = 1
     contexts = _mine.contexts
-    context = contexts.get(threads or 0)
+    number = threads or 0
+    key = ~number if borrows else number
+    context = contexts.get(key)
     if context is None:
-        context = contexts[threads or 0] = Context(threads)
+        context = contexts[key] = Context(threads, borrows)
     return context
 
 
 def clear_cache() -> None:
-    """Gives back the memory of the plans that this thread keeps for repeated calls.
+    """Frees the plans that this thread keeps for repeated calls.
 
-    Up to 16 plans are kept per thread, of 256 MiB together; the oldest go first.
+    Up to 16 plans of 256 MiB in total are kept per thread; the oldest are removed first.
 
     >>> import shoal
     >>> shoal.clear_cache()
@@ -266,14 +289,16 @@ def clear_cache() -> None:
 
 
 def is_forked() -> bool:
-    """Whether this process is a forked child: plans made before the fork stay behind."""
+    """Whether this process is a forked child, which cannot use plans made before the
+    fork.
+    """
     return _forked
 
 
 def _after_fork() -> None:
     global _forked, _mine
     _forked = True
-    _left_behind.append(_mine)  # not freed: another thread may have been inside it
+    _left_behind.append(_mine)  # not freed: another thread may have been using it
     _mine = _PerThread()
 
 

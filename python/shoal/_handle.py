@@ -1,8 +1,8 @@
-"""The one base of everything that owns memory of the C library and may be shared.
+"""Base class of objects that own memory of the C library and may be shared.
 
-A C handle is for one thread at a time. Calls on one Python object take turns (or are
-refused, where waiting could be for ever), `close` takes its turn too, and after a fork
-the child's copy is refused: the threads of its context stayed with the parent.
+A C handle is for one thread at a time. Calls on one Python object wait for each other (or
+raise an error, if they could wait forever), as does `close`. After a fork the child's
+copy is rejected: the threads of its context exist only in the parent.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from ._native import NO_MEMORY, Options, ShoalError
 
 
 class Handle:
-    """An object whose calls take turns.
+    """An object whose calls exclude each other.
 
-    Subclasses call `_start`, work within `with self._turn()`, and give memory back in
+    Subclasses call `_start`, work within `with self._turn()`, and release memory in
     `_free`.
     """
 
     _what = "the object"  # for messages
-    _waits = True  # for its turn; False: a busy object refuses
+    _waits = True  # False: an error is raised if the object is busy
     _busy_message = "it is in use"
 
     def _start(self) -> None:
@@ -36,21 +36,21 @@ class Handle:
         self._closed = False
 
     def _after_fork(self) -> None:
-        """What a forked child does with its parent's object."""
+        """Called in a forked child for an object of its parent."""
         raise ShoalError(
-            f"{self._what} was opened before this process was forked: open it again here"
+            f"{self._what} was opened before this process was forked: open it again"
         )
 
     def _free(self) -> None:
-        """Gives memory back; called once, when nothing is in use."""
+        """Releases memory; called once, when the object is not in use."""
 
     def _take(self) -> None:
         if self._process != os.getpid():
             self._after_fork()
         if self._in_use_by == threading.get_ident() and self._waits:
             raise ShoalError(
-                f"{self._what} is in use by this very thread: a callback or signal "
-                "handler cannot use it"
+                f"{self._what} is in use by this thread: a callback or signal handler "
+                "cannot use it"
             )
         if not self._lock.acquire(blocking=self._waits):
             raise ShoalError(f"{self._what} is busy: {self._busy_message}")
@@ -65,7 +65,7 @@ class Handle:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Within the block the object is open, and this thread's."""
+        """Within the block the object is open and reserved for this thread."""
         self._take()
         try:
             yield
@@ -73,14 +73,15 @@ class Handle:
             self._give_back()
 
     def close(self) -> None:
-        """Gives memory back; afterwards every call is refused. Waits for calls of other
-        threads. A second call does nothing."""
+        """Releases memory; later calls raise an error. Waits for calls of other threads.
+        A second call does nothing.
+        """
         if self._closed or self._process != os.getpid():
             return
         try:
             self._take()
         except ShoalError:
-            if self._closed:  # by another thread, meanwhile
+            if self._closed:  # by another thread in the meantime
                 return
             raise
         try:
@@ -95,24 +96,24 @@ class Handle:
     def __exit__(self, error: object, *what: object) -> None:
         try:
             self.close()
-        except ShoalError:  # busy: not instead of what ended the block
+        except ShoalError:  # busy; keeps the exception that ended the block
             if error is None:
                 raise
 
     def __del__(self) -> None:
-        # No other thread can have it any more. A child of a fork leaves the memory alone.
+        # No other thread can have a reference. A forked child does not free the memory.
         if not getattr(self, "_closed", True) and self._process == os.getpid():
             self._closed = True
             self._free()
 
 
 class LibraryHandle(Handle):
-    """Owns a context of a library that stands on libshoal, and what it opened."""
+    """Owns a context of a library above libshoal, and the object opened with it."""
 
     _close_function = ""  # of the library
 
     def _open(self, library: Any, threads: Any) -> None:
-        """Makes the context; what is opened with it goes to self._native."""
+        """Creates the context; the object opened with it is stored in self._native."""
         self._lib = library
         self._context, self._native = c_void_p(), c_void_p()
         count = _checked.threads(threads)
@@ -131,7 +132,9 @@ class LibraryHandle(Handle):
         self._native, self._context = c_void_p(), c_void_p()
 
     def _check(self, status: int) -> None:
-        """Raises what a status means; in a turn, since the message is the context's."""
+        """Raises the error of a status; requires the turn, since the message is the
+        context's.
+        """
         if status == 0:
             return
         message = self._lib.shoal_context_message(self._context) if self._context else b""

@@ -1,4 +1,4 @@
-"""The C library as ctypes sees it: its structures, its functions, its errors.
+"""The C library through ctypes: structures, functions, errors.
 
 Every structure mirrors include/shoal.h field by field; tests/test_native.py compiles the
 header and compares sizes and offsets.
@@ -14,21 +14,29 @@ from ctypes import c_size_t, c_uint, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
 
-INTERFACE = (0, 2)  # major and minor version of the shoal.h that is mirrored here
+INTERFACE = (1, 0)  # major and minor version of the mirrored shoal.h
 
-OK, INVALID, BAD_FILE, IO, NO_MEMORY = range(5)  # shoal_status
+OK, INVALID, BAD_FILE, IO, NO_MEMORY, CANCELLED = range(6)  # shoal_status
 FLOAT32, INT32, FLOAT16, BFLOAT16 = range(4)  # shoal_dtype
 WITH_BACKWARD = 1
 
 
 class ShoalError(ValueError):
-    """Something that Shoal cannot honour: shapes, types, spellings, ranges."""
+    """Invalid arguments: shapes, types, spellings, ranges."""
 
     __module__ = "shoal"
 
 
-class Options(ctypes.Structure):
+class Sized(ctypes.Structure):
+    """A configuration struct, whose first field is its size."""
+
+    def __init__(self, *values: Any, **fields: Any) -> None:
+        super().__init__(ctypes.sizeof(self), *values, **fields)
+
+
+class Options(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("threads", c_int),
         ("isa", c_char_p),
         ("allocate", c_void_p),
@@ -48,14 +56,16 @@ class Attention(ctypes.Structure):
         ("rounds", c_int32),
         ("window", c_int32),
         ("rank", c_int32),
-        ("groups", c_int32),
-        ("normaliser", c_int32),
+        ("clustering", c_int),
+        ("normaliser", c_int),
         ("keyclusters", c_int32),
         ("block", c_int32),
         ("pool", c_int32),
         ("near", c_int32),
+        ("form", c_int32),
         ("tolerance", c_float),
         ("seed", c_uint64),
+        ("reserved", c_int32 * 8),
     ]
 
 
@@ -69,7 +79,7 @@ class KindRow(ctypes.Structure):
         ("exact", c_int),
         ("keys_are_queries", c_int),
         ("unit_keys", c_int),
-        ("has_groups", c_int),
+        ("has_clusters", c_int),
         ("has_top_keys", c_int),
         ("has_seed", c_int),
         ("has_tolerance", c_int),
@@ -91,8 +101,9 @@ class PairStrides(ctypes.Structure):
     ]
 
 
-class Problem(ctypes.Structure):
+class Problem(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("batch", c_int64),
         ("heads", c_int64),
         ("kv_heads", c_int64),
@@ -105,15 +116,16 @@ class Problem(ctypes.Structure):
         ("causal", c_int),
         ("dropout", c_float),
         ("dtype", c_int),
-        ("q", Strides),
-        ("k", Strides),
-        ("v", Strides),
-        ("out", Strides),
+        ("q_strides", POINTER(Strides)),
+        ("k_strides", POINTER(Strides)),
+        ("v_strides", POINTER(Strides)),
+        ("out_strides", POINTER(Strides)),
     ]
 
 
-class Inputs(ctypes.Structure):
+class Inputs(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("q", c_void_p),
         ("k", c_void_p),
         ("v", c_void_p),
@@ -121,20 +133,21 @@ class Inputs(ctypes.Structure):
         ("key_lengths", c_void_p),
         ("query_offsets", c_void_p),
         ("key_offsets", c_void_p),
-        ("groups", c_void_p),
+        ("clusters", c_void_p),
         ("state", c_void_p),
         ("key_bias", c_void_p),
-        ("key_bias_strides", Strides),
+        ("key_bias_strides", POINTER(Strides)),
         ("bias", c_void_p),
         ("mask", c_void_p),
-        ("bias_strides", PairStrides),
-        ("mask_strides", PairStrides),
+        ("bias_strides", POINTER(PairStrides)),
+        ("mask_strides", POINTER(PairStrides)),
         ("dropout_seed", c_uint64),
     ]
 
 
-class GradientPointers(ctypes.Structure):
+class GradientPointers(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("out", c_void_p),
         ("dout", c_void_p),
         ("dq", c_void_p),
@@ -150,6 +163,7 @@ class Error(ctypes.Structure):
         ("samples", c_int64),
         ("relative_error", c_double),
         ("largest_error", c_double),
+        ("centred_error", c_double),
     ]
 
 
@@ -172,6 +186,7 @@ SIGNATURES = {
     "shoal_context_destroy": (None, [c_void_p]),
     "shoal_context_message": (c_char_p, [c_void_p]),
     "shoal_context_threads": (c_int, [c_void_p]),
+    "shoal_context_borrow_threads": (c_int, [c_void_p, c_void_p, c_void_p]),
     "shoal_context_isa": (c_char_p, [c_void_p]),
     "shoal_kind_describe": (POINTER(KindRow), [c_int]),
     "shoal_attention_parse": (c_int, [c_void_p, c_char_p, POINTER(Attention)]),
@@ -187,7 +202,7 @@ SIGNATURES = {
     "shoal_forward": (c_int, [c_void_p, POINTER(Inputs), c_void_p]),
     "shoal_dropout_factor": (c_float, [c_float, c_uint64, c_int64, c_int64, c_int64]),
     "shoal_backward": (c_int, [c_void_p, POINTER(Inputs), POINTER(GradientPointers)]),
-    "shoal_plan_groups": (c_void_p, [c_void_p, c_void_p]),
+    "shoal_plan_clusters": (c_void_p, [c_void_p, c_void_p]),
     "shoal_plan_top_keys": (c_void_p, [c_void_p, c_void_p]),
     "shoal_plan_picked": (c_int, [c_void_p, c_void_p, POINTER(Attention)]),
     "shoal_error_estimate": (
@@ -198,17 +213,23 @@ SIGNATURES = {
 
 
 def library_path() -> Path:
-    """The library that came in the wheel, or the one that SHOAL_LIBRARY names."""
+    """The library that came in the wheel, the one that SHOAL_LIBRARY names, or, where
+    the package carries none, the system's."""
     chosen = os.environ.get("SHOAL_LIBRARY")
     if chosen:
         return Path(chosen)
     suffix = "dylib" if sys.platform == "darwin" else "so"
     beside = Path(__file__).parent / f"libshoal.{suffix}"
-    # An editable install has this file in the source tree and the library where packages
-    # are installed; the package's path has both.
+    # In an editable install this file is in the source tree and the library where
+    # packages are installed; the package's path has both.
     folders = map(Path, sys.modules[__package__].__path__)
     found = (folder / beside.name for folder in (beside.parent, *folders))
-    return next((path for path in found if path.exists()), beside)
+    return next((path for path in found if path.exists()), Path(system_name("libshoal")))
+
+
+def system_name(library: str) -> str:
+    """How the dynamic linker knows an installed library."""
+    return f"{library}.so.{INTERFACE[0]}"
 
 
 def _set_signatures(library: ctypes.CDLL, signatures: dict[str, Any]) -> None:
@@ -231,12 +252,13 @@ def _load() -> ctypes.CDLL:
 
 
 def load_part(part: str, who: str, signatures: dict[str, Any]) -> ctypes.CDLL:
-    """libshoal-PART, which stands on libshoal: the one that SHOAL_PART_LIBRARY names, the
-    one beside libshoal, or the system's; `who` needs it."""
+    """Loads libshoal-PART, which depends on libshoal: the one named by
+    SHOAL_PART_LIBRARY, the one beside libshoal, or the system's; `who` needs it.
+    """
     variable = f"SHOAL_{part.upper()}_LIBRARY"
     chosen = os.environ.get(variable)
     beside = str(library_path().with_name(f"libshoal-{part}.so"))
-    system = f"libshoal-{part}.so.{INTERFACE[0]}.{INTERFACE[1]}"
+    system = system_name(f"libshoal-{part}")
     why = ""
     for path in [chosen] if chosen else [beside, system]:
         try:
@@ -254,11 +276,11 @@ def load_part(part: str, who: str, signatures: dict[str, Any]) -> ctypes.CDLL:
 
 
 def _check_interface(library: ctypes.CDLL) -> str:
-    """The library's version and the size of its structures must be those known here."""
+    """Checks that the library has the version and structure sizes of this package."""
     version: str = library.shoal_version().decode()
     if tuple(int(part) for part in version.split(".")[:2]) != INTERFACE:
         raise ImportError(
-            f"shoal: {library_path()} is version {version}, and this package is for "
+            f"shoal: {library_path()} is version {version}, but this package needs "
             f"{INTERFACE[0]}.{INTERFACE[1]}: install both from the same source"
         )
     room = ctypes.create_string_buffer(b"\xaa" * 256, 256)
@@ -272,8 +294,8 @@ def _check_interface(library: ctypes.CDLL) -> str:
         or (parsed.clusters, parsed.topk, parsed.seed) != (7, 5, 9)
     ):
         raise ImportError(
-            f"shoal: {library_path()} does not have the structures that this "
-            "package knows: install both from the same source"
+            f"shoal: {library_path()} does not have the structures of this "
+            "package: install both from the same source"
         )
     return version
 
@@ -283,7 +305,7 @@ version = _check_interface(lib)
 
 
 def kind_rows() -> list[KindRow]:
-    """What the library says about its kinds, in the order of shoal_kind."""
+    """Properties of all kinds, in the order of shoal_kind."""
     rows: list[KindRow] = []
     while row := lib.shoal_kind_describe(len(rows)):
         rows.append(row.contents)
@@ -291,7 +313,7 @@ def kind_rows() -> list[KindRow]:
 
 
 def raise_status(status: int, context: int | None) -> None:
-    """Raises what a status that is not OK means, with the context's message."""
+    """Raises the error of a status that is not OK, with the context's message."""
     message = lib.shoal_context_message(context).decode() if context else ""
     message = message or lib.shoal_status_text(status).decode()
     if status == NO_MEMORY:

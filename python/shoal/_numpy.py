@@ -1,4 +1,4 @@
-"""The calls on numpy arrays."""
+"""Functions on numpy arrays."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Kind(NamedTuple):
     """One kind of attention."""
 
     name: str
-    defaults: str  # the spelling with every option shown
+    defaults: str  # the spelling with all options
     cost: str
     summary: str
     keys_are_queries: bool
-    has_groups: bool
+    has_clusters: bool
     has_top_keys: bool
     has_seed: bool
 
@@ -51,25 +51,26 @@ def attention(
     >>> out.shape, out.dtype
     ((1, 4, 1000, 64), dtype('float32'))
 
-    Arrays are float32 or float16, which is computed in float32 and rounded once.
-    [heads, length, dim] and [length, dim] are taken too. k and v may have fewer heads
-    than q, if their number divides q's. Any strides will do as long as the last axis is
-    contiguous and none is negative; anything else is refused rather than copied.
+    Arrays are float32 or float16, which is computed in float32 and rounded once. [heads,
+    length, dim] and [length, dim] are accepted too. The number of heads of k and v must
+    divide that of q. The last axis must be contiguous, and no stride negative; other
+    arrays raise an error and are not copied.
 
-    kind           a spelling; ``shoal.kinds()`` lists them. auto is full attention where
-                   that is quicker, and shoal from some hundred positions on
+    kind           a spelling; ``shoal.kinds()`` lists them. auto is full attention if
+                   that is faster, and shoal from a few hundred positions on
     scale          of the scores; None is 1/sqrt(dim)
-    seed           of the groups; None is the kind's own (kinds without chance ignore it)
+    seed           of the clusters; None is the kind's own (ignored by kinds without
+                   randomness)
     query_lengths, key_lengths
-                   [batch] integers, or one for all: positions from there on are padding
-                   on the right; the output of padding is 0
+                   [batch] integers, or one for all: later positions are padding, whose
+                   output is 0
     groups         [batch, heads, queries] integers below the number of clusters, instead
-                   of those that the kind would find
+                   of the clusters that the kind would find
     threads        None is one per processor, and 1 in a forked child
-    out            where to write, [batch, heads, queries, value_dim]
+    out            output array, [batch, heads, queries, value_dim]
 
-    k is None (or q itself) for shared-full and lsh, whose keys are the queries.
-    Raises ShoalError, a ValueError, for what it cannot do and MemoryError for memory.
+    k is None (or q itself) for shared-full and lsh, which use the queries as keys. Raises
+    ShoalError, a ValueError, for invalid arguments, and MemoryError.
     """
     call = make_call(q, k, v, query_lengths, key_lengths, groups)
     if out is None:
@@ -101,11 +102,11 @@ def attention_grad(
     groups: Any = None,
     threads: int | None = None,
 ) -> Gradients:
-    """Gradients (dq, dk, dv) of a loss whose gradient at the output is dout.
+    """Gradients (dq, dk, dv) of a loss whose gradient with respect to the output is dout.
 
-    Runs forward and backward; ``Plan`` gives the output as well. dk is None where the
-    keys are the queries (shared-full, lsh): dq is the whole gradient then. Broadcast
-    views are copied, because a gradient cannot be written into one.
+    Runs forward and backward; ``Plan`` returns the output as well. dk is None if the kind
+    uses the queries as keys (shared-full, lsh): dq is then the complete gradient.
+    Broadcast views are copied, because a gradient cannot be written to one.
 
     >>> import numpy as np, shoal
     >>> rng = np.random.default_rng(0)
@@ -143,9 +144,9 @@ def groups(
     key_lengths: Lengths = None,
     threads: int | None = None,
 ) -> IntArray:
-    """The groups of queries that a kind finds: int32, [batch, heads, queries].
+    """The clusters of queries that a kind finds: int32, [batch, heads, queries].
 
-    Padding has -1. They can be given back as ``attention(..., groups=...)``.
+    Padding has -1. They can be passed to ``attention(..., groups=...)``.
 
     >>> import numpy as np, shoal
     >>> rng = np.random.default_rng(0)
@@ -156,8 +157,8 @@ def groups(
     """
     if type(kind) is not str:
         _engine.refuse_kind(kind)
-    if not kind_rows()[_engine.parse(kind).kind].has_groups:
-        raise ShoalError(f"{kind} has no groups")
+    if not kind_rows()[_engine.parse(kind).kind].has_clusters:
+        raise ShoalError(f"{kind} has no clusters of queries")
     keys = four_axes(q, "q") if k is None else four_axes(k, "k")
     v = np.zeros(keys.shape[:3] + (1,), keys.dtype)
     axes = q.ndim
@@ -186,12 +187,13 @@ def error_estimate(
     key_lengths: Lengths = None,
     threads: int | None = None,
 ) -> ErrorEstimate:
-    """How far an output is from the exact attention, from a sample of its queries.
+    """Estimates the error of an output from a sample of its queries.
 
-    The exact attention is computed in double precision for ``samples`` queries, so this
-    costs samples x keys. Give the kind that made the output: for kinds with groups the
-    queries are then drawn where it is likely to be off, at the cost of another, better
-    approximation, so that few samples tell even an error that a handful of queries carry.
+    Exact attention is computed in double precision for ``samples`` queries, which costs
+    samples x keys. Pass the kind that computed the output: for kinds with clusters,
+    queries with a large expected error are then sampled more often, at the cost of
+    another, better approximation, so that few samples are enough even if a handful of
+    queries cause most of the error.
 
     >>> import numpy as np, shoal
     >>> rng = np.random.default_rng(0)
@@ -212,17 +214,18 @@ def error_estimate(
     if given.shape != expected:
         raise ShoalError(f"out has shape {given.shape}: it must be {expected}")
     if given.dtype != call.q.dtype:
-        raise ShoalError(f"out is {given.dtype}: it must be {call.q.dtype}, as q is")
+        raise ShoalError(f"out is {given.dtype}: it must be {call.q.dtype}, like q")
     error = (
         context_for(threads)
         .plan(key)
         .error(call.inputs, given.ctypes.data, samples, sample_seed)
     )
-    return ErrorEstimate(error.samples, error.relative_error, error.largest_error)
+    return ErrorEstimate(error.samples, error.relative_error, error.largest_error,
+                         error.centred_error)
 
 
 def kinds() -> list[Kind]:
-    """Every kind of attention, with its defaults, cost and a line about it.
+    """All kinds of attention, with defaults, cost and a summary.
 
     >>> import shoal
     >>> [kind.name for kind in shoal.kinds()][:2]
@@ -235,7 +238,7 @@ def kinds() -> list[Kind]:
             row.cost.decode(),
             row.summary.decode(),
             bool(row.keys_are_queries),
-            bool(row.has_groups),
+            bool(row.has_clusters),
             bool(row.has_top_keys),
             bool(row.has_seed),
         )
@@ -244,7 +247,7 @@ def kinds() -> list[Kind]:
 
 
 def spelling(kind: str, seed: int | None = None) -> str:
-    """The shortest spelling of a kind; refuses one that cannot be read.
+    """The shortest spelling of a kind; raises an error if it is invalid.
 
     >>> import shoal
     >>> shoal.spelling("i-clustered-25:topk=32,bits=63")

@@ -1,4 +1,4 @@
-"""shoal.Plan: one problem, planned once and run many times."""
+"""shoal.Plan: a problem that is planned once and run many times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ._native import Attention, GradientPointers, ShoalError, lib
 
 
 class Gradients(NamedTuple):
-    """Gradients of the loss; dk is None where the keys are the queries."""
+    """Gradients of the loss; dk is None if the kind uses the queries as keys."""
 
     dq: FloatArray
     dk: Optional[FloatArray]
@@ -28,18 +28,19 @@ class Gradients(NamedTuple):
 
 
 class ErrorEstimate(NamedTuple):
-    """How far an output is from the exact attention, over a sample of queries."""
+    """Error of an output relative to exact attention, over a sample of queries."""
 
     samples: int
     relative_error: float
     largest_error: float
+    centred_error: float
 
 
 class Plan(Handle):
-    """One attention for one shape: checked and given its memory once, then run.
+    """An attention for one shape: checked and allocated once, then run.
 
-    ``shoal.attention`` keeps plans by itself; a Plan is for those who want its groups,
-    its gradient without a second forward, or to know its memory beforehand.
+    ``shoal.attention`` caches plans itself. Use a Plan to get its clusters, its gradient
+    without a second forward, or its memory in advance.
 
     >>> import numpy as np, shoal
     >>> rng = np.random.default_rng(0)
@@ -51,9 +52,9 @@ class Plan(Handle):
     >>> plan.groups.shape, plan.top_keys.shape, plan.workspace > 0
     ((2, 4, 500), (2, 4, 20, 8), True)
 
-    Arrays are contiguous [batch, heads, length, dim]; ``Plan.like`` plans for other
-    strides. A plan may be used from several threads: they take turns. close() gives its
-    memory back. Pickling keeps what it was made from, not its memory.
+    Arrays are contiguous [batch, heads, length, dim]; use ``Plan.like`` for other
+    strides. Threads that share a plan wait for each other. close() releases its memory.
+    Pickling keeps the arguments of the plan, not its memory.
     """
 
     _what = "the plan"
@@ -130,15 +131,16 @@ class Plan(Handle):
         self._start()
 
     def _make(self) -> None:
-        # A context of its own: the thread that made it need not be the one that runs it.
+        # A separate context: the thread that created it may not be the one that runs it.
         context = _engine.Context(1 if _engine.is_forked() else self._threads)
         self._plan: NativePlan | None = NativePlan(context, self._key)
         self._last: Call | None = None
         self._out: FloatArray | None = None
 
     def _after_fork(self) -> None:
-        """A forked child makes its own plan, with one thread, and a lock that no thread
-        of its parent holds. The parent's stays behind."""
+        """A forked child creates its own plan, with one thread and a new lock, and leaves
+        the parent's plan alone.
+        """
         _left_behind.append(self._plan)
         self._make()
         self._start()
@@ -148,7 +150,7 @@ class Plan(Handle):
 
     @contextmanager
     def _native(self) -> Iterator[NativePlan]:
-        """The native plan, while it is this thread's turn."""
+        """The native plan, reserved for this thread."""
         with self._turn():
             assert self._plan is not None
             yield self._plan
@@ -165,7 +167,7 @@ class Plan(Handle):
 
     @property
     def workspace(self) -> int:
-        """Bytes that the plan holds."""
+        """Bytes allocated by the plan."""
         with self._native() as native:
             return native.workspace
 
@@ -180,13 +182,13 @@ class Plan(Handle):
         groups: Any = None,
         out: FloatArray | None = None,
     ) -> FloatArray:
-        """The attention's output; the arguments are those of shoal.attention."""
+        """The output of the attention; the arguments are those of shoal.attention."""
         call = make_call(q, k, v, query_lengths, key_lengths, groups)
         own = self._key
         key = key_for(call, own.kind, own.seed, own.scale or None, own.backward)
         if key != own:
             raise ShoalError(
-                f"the arrays do not fit the plan: it has {_about(own)}; they have "
+                f"the arrays do not match the plan: it has {_about(own)}; they have "
                 f"{_about(key)} (Plan.like plans for given strides)"
             )
         shape: Shape = (key.batch, key.heads, key.queries, key.value_dim)
@@ -203,15 +205,15 @@ class Plan(Handle):
         return out if out is not None else shorten(result, call.axes)
 
     def backward(self, dout: FloatArray) -> Gradients:
-        """The gradients, given that of the last forward's output.
+        """Gradients for the gradient of the last forward's output.
 
-        Each has the strides of what it belongs to. Groups and the choice of top keys are
-        constants; everything else is differentiated exactly.
+        Each has the strides of its input. Clusters and exact keys are constants;
+        everything else is differentiated exactly.
         """
         with self._native() as native:
             call, out = self._last, self._out
             if call is None or out is None:
-                raise ShoalError("backward needs a forward before it, in this process")
+                raise ShoalError("call forward before backward, in the same process")
             dout = four_axes(dout, "dout")
             if dout.shape != out.shape:
                 raise ShoalError(f"dout has shape {dout.shape}: out has {out.shape}")
@@ -240,13 +242,13 @@ class Plan(Handle):
     def error_estimate(
         self, out: FloatArray | None = None, *, samples: int = 256, seed: int = 0
     ) -> ErrorEstimate:
-        """The real error of the last forward's output; see shoal.error_estimate."""
+        """The error of the last forward's output; see shoal.error_estimate."""
         samples, seed = _checked.size("samples", samples), _checked.seed("seed", seed)
         with self._native() as native:
             call = self._last
             if call is None or self._out is None:
                 raise ShoalError(
-                    "error_estimate needs a forward before it, in this process"
+                    "call forward before error_estimate, in the same process"
                 )
             given = self._out if out is None else four_axes(out, "out")
             if (
@@ -255,27 +257,30 @@ class Plan(Handle):
             ):
                 raise ShoalError(f"out must be contiguous, of shape {self._out.shape}")
             error = native.error(call.inputs, given.ctypes.data, samples, seed)
-        return ErrorEstimate(error.samples, error.relative_error, error.largest_error)
+        return ErrorEstimate(error.samples, error.relative_error, error.largest_error,
+                             error.centred_error)
 
     @property
     def groups(self) -> IntArray | None:
-        """int32 [batch, heads, queries]: the last forward's groups, -1 in the padding;
-        None for kinds without."""
+        """int32 [batch, heads, queries]: clusters of the last forward, -1 for padding;
+        None for kinds without clusters.
+        """
         key = self._key
-        return self._copy(lib.shoal_plan_groups, lambda _: (key.queries,))
+        return self._copy(lib.shoal_plan_clusters, lambda _: (key.queries,))
 
     @property
     def top_keys(self) -> IntArray | None:
-        """int32 [batch, heads, clusters, topk]: the keys that were treated exactly; None
-        for kinds without. Numbers that follow from the sizes are those of this plan."""
+        """int32 [batch, heads, clusters, topk]: exact keys of each cluster; None for
+        kinds without. Sizes that depend on the problem are those of this plan.
+        """
         return self._copy(
             lib.shoal_plan_top_keys, lambda picked: (picked.clusters, picked.topk)
         )
 
     @property
     def picked(self) -> str:
-        """The spelling of what the last forward really was: what auto picked, or the
-        plan's own kind.
+        """The spelling of the kind that the last forward used: the one that auto picked,
+        or the plan's own.
 
         >>> import numpy as np, shoal
         >>> q = k = v = np.zeros((1, 1, 50, 16), np.float32)
@@ -286,16 +291,18 @@ class Plan(Handle):
         """
         with self._native() as native:
             if self._last is None:
-                raise ShoalError("picked needs a forward before it, in this process")
+                raise ShoalError("call forward before picked, in the same process")
             return _engine.spell(native.picked())
 
     def _copy(
         self, function: Any, shape: Callable[[Attention], tuple[int, ...]]
     ) -> IntArray | None:
-        """What a function of the library points to: [batch, heads, *shape]."""
+        """Copies the array that a function of the library returns: [batch, heads,
+        *shape].
+        """
         with self._native() as native:
             if self._last is None:
-                raise ShoalError("groups and top keys need a forward before them")
+                raise ShoalError("call forward before groups and top_keys")
             pointer = function(native.handle, None)
             if not pointer:
                 return None
@@ -305,17 +312,18 @@ class Plan(Handle):
         return result
 
 
-_left_behind: list[Any] = []  # plans of a parent, which no child frees
+_left_behind: list[Any] = []  # plans of a parent, never freed in a child
 
 
 def _room_for_gradients(
     call: Call, shared: bool
 ) -> tuple[FloatArray, FloatArray | None, FloatArray]:
-    """Arrays with the strides of q, k and v; no dk where the keys are the queries."""
+    """Arrays with the strides of q, k and v; no dk if the kind uses the queries as
+    keys."""
     for name, array in (("q", call.q), ("k", call.k), ("v", call.v)):
         if array is not None and overlaps_itself(array):
             raise ShoalError(
-                f"{name} is a broadcast or overlapping view, where a gradient "
+                f"{name} is a broadcast or overlapping view, to which a gradient "
                 f"cannot be written: copy it with numpy.ascontiguousarray({name})"
             )
     dk = None if call.k is None or shared else empty_like_strides(call.k)

@@ -1,4 +1,4 @@
-"""Recordings become units or words: a recogniser that was trained (libshoal-speech)."""
+"""Units or words of recordings by a trained recogniser (libshoal-speech)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ._train_native import OF_RECOGNISERS, RecognitionParts
 
 @dataclass
 class Unit:
-    """A unit (character, subword, word or phone) and when it begins (seconds)."""
+    """A unit (character, subword, word or phone) and its start in seconds."""
 
     text: str
     begin: float
@@ -26,7 +26,7 @@ class Unit:
 
 @dataclass
 class SpokenWord:
-    """A word, when it was said (seconds), and how sure it is, where that was asked."""
+    """A word, its times in seconds, and its confidence, if requested."""
 
     text: str
     begin: float
@@ -36,7 +36,7 @@ class SpokenWord:
 
 @dataclass
 class Recognition:
-    """What was heard: the text, and its units, or with a lexicon its words."""
+    """A transcript: the text, and its units, or its words if there is a lexicon."""
 
     text: str
     seconds: float
@@ -50,16 +50,17 @@ def _text(raw: bytes | None) -> str:
 
 
 class Recogniser(LibraryHandle):
-    """A recogniser of a run (shoal.train.speech, `shoal train speech`), or of a file of
-    its weights.
+    """A recogniser from a run (shoal.train.speech, `shoal train speech`), or from a file
+    of its weights.
 
     >>> heard = shoal.Recogniser("runs/i100").recognise("talk.flac")  # doctest: +SKIP
     >>> heard.text  # doctest: +SKIP
 
-    `attention` is another kind than it was trained with. Units are those of the training,
-    the likeliest of each step or, with `beams`, by a beam search; with a `lexicon` and a
-    language model (`lm`) words are found instead. `piece` is the length in seconds of the
-    pieces that a recording is heard in. Threads that share a recogniser take turns.
+    `attention` selects another kind than the one used in training. The result is the most
+    probable unit of each step or, with `beams`, that of a beam search; with a `lexicon`
+    and a language model (`lm`) words are found instead. `piece` is the length in seconds
+    of the pieces in which a recording is processed. Threads that share a recogniser wait
+    for each other.
     """
 
     __module__ = "shoal"
@@ -88,16 +89,16 @@ class Recogniser(LibraryHandle):
                 self._context, encoded, byref(options), byref(self._native)
             )
         )
-        info = library.shoal_recogniser_describe(self._native)
+        info = library.shoal_recogniser_describe(self._native).contents
         self.path = os.fsdecode(info.path)
         self.step: int = info.step
         self.rate: int = info.features.rate
         self.trained_with = spell(info.attention)
-        self._characters = bool(info.characters)
+        self._characters = bool(info.unit_type)
         self._step_seconds: float = info.step_seconds
 
     def recognise(self, sound: str | os.PathLike[str] | np.ndarray) -> Recognition:
-        """What is said in a file, or in samples of one channel at `rate` per second."""
+        """Transcribes a file, or samples of one channel at `rate` per second."""
         parts = RecognitionParts()
         with self._turn():
             if isinstance(sound, (str, os.PathLike)):

@@ -1,7 +1,7 @@
-"""Recordings become text: Whisper through libshoal-speech.
+"""Transcription with Whisper models through libshoal-speech.
 
-The wheel carries libshoal alone; libshoal-speech is looked for where SHOAL_SPEECH_LIBRARY
-says, beside libshoal, and among the system's libraries.
+libshoal-speech is looked for where SHOAL_SPEECH_LIBRARY says, beside libshoal, where the
+wheel has it, and among the system's libraries.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ import queue
 import threading
 from collections.abc import Iterable, Iterator
 from ctypes import CFUNCTYPE, POINTER, byref, c_char_p, c_double, c_int, c_int32, c_int64
-from ctypes import c_uint64, c_void_p
+from ctypes import c_size_t, c_uint64, c_void_p
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from . import _checked
 from ._handle import LibraryHandle
-from ._native import Options, ShoalError, load_part
+from ._native import Options, ShoalError, Sized, load_part
 from ._text import PRECISION
 
 RATE = 16000
 
 
-class SpeechOptions(ctypes.Structure):
+class SpeechOptions(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("attention", c_char_p),
         ("beams", c_int),
         ("force", c_int),
@@ -35,8 +36,9 @@ class SpeechOptions(ctypes.Structure):
     ]
 
 
-class RecordingParts(ctypes.Structure):
+class RecordingParts(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("paths", POINTER(c_char_p)),
         ("files", c_int),
         ("gap", c_double),
@@ -51,8 +53,9 @@ class RecordingParts(ctypes.Structure):
 PROGRESS = CFUNCTYPE(None, c_void_p, c_double, c_double)
 
 
-class TranscribeOptions(ctypes.Structure):
+class TranscribeOptions(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("language", c_char_p),
         ("translate", c_int),
         ("beams", c_int),
@@ -104,6 +107,7 @@ class SummaryParts(ctypes.Structure):
         ("fallbacks", c_int64),
         ("silent", c_int64),
         ("tokens", c_int64),
+        ("reserved", c_int64 * 4),
     ]
 
 
@@ -126,7 +130,7 @@ SIGNATURES = {
         c_int,
         [c_void_p, c_char_p, POINTER(SpeechOptions), POINTER(c_void_p)],
     ),
-    "shoal_speech_close": (None, [c_void_p]),
+    "shoal_speech_destroy": (None, [c_void_p]),
     "shoal_speech_transcribe": (
         c_int,
         [
@@ -143,7 +147,7 @@ SIGNATURES = {
 
 @dataclass
 class Word:
-    """A word with its leading space, when it was said (seconds), and how sure it is."""
+    """A word with its leading space, its times in seconds, and its probability."""
 
     text: str
     begin: float
@@ -153,12 +157,11 @@ class Word:
 
 @dataclass
 class Segment:
-    """What was said from `begin` to `end` (seconds); `words` where they are asked for.
+    """Text from `begin` to `end` (seconds), with `words` if requested.
 
     `text` begins with its first word; the `space` before it, which Whisper writes in most
-    languages, is apart. shoal.join_text gives the text of all segments.
-    `temperature`, `mean_logprob`, `no_speech` and `compression` are those of the window
-    that it comes from.
+    languages, is separate. shoal.join_text returns the text of all segments.
+    `temperature`, `mean_logprob`, `no_speech` and `compression` are those of its window.
     """
 
     begin: float
@@ -174,7 +177,7 @@ class Segment:
 
 
 def join_text(segments: Iterable[Segment]) -> str:
-    """The text of segments one after the other, exactly as the model wrote it.
+    """The concatenated text of segments, exactly as the model wrote it.
 
     >>> import shoal
     >>> first = shoal.Segment(0, 2, "Hello.", [], 0, 0, 0, 1, space=" ")
@@ -226,20 +229,20 @@ class Speech(LibraryHandle):
     >>> for segment in speech.transcribe("talk.flac"):  # doctest: +SKIP
     ...     print(segment.begin, segment.text)
 
-    `batch` is the number of windows that are processed in parallel (0: chosen by memory).
+    `batch` is the number of windows processed in parallel (0: chosen by memory).
     `precision` of the matrices is "float32" (as is `exact`), "bfloat16", "int8" or
     "auto".
-    A model has one transcription at a time: another one, and close(), are refused until
-    the iterator of the first is at its end or closed.
+    A model has one transcription at a time: starting another one, and close(), raise an
+    error until the iterator of the first is exhausted or closed.
     """
 
     __module__ = "shoal"
     _what = "the model"
-    _waits = False  # an iterator may be left alone for ever
+    _waits = False  # an iterator may never be finished
     _busy_message = (
         "it is transcribing, one recording at a time; finish or close that iterator first"
     )
-    _close_function = "shoal_speech_close"
+    _close_function = "shoal_speech_destroy"
 
     def __init__(
         self,
@@ -267,7 +270,7 @@ class Speech(LibraryHandle):
                 self._context, path, byref(options), byref(self._native)
             )
         )
-        #: What the last transcription that came to its end found: code of the language.
+        # : Language code found by the last complete transcription.
         self.language = ""
 
     def transcribe(
@@ -289,9 +292,9 @@ class Speech(LibraryHandle):
     ) -> Iterator[Segment]:
         """The segments of a recording as they come.
 
-        `sound` is a file, or samples of one channel at 16 kHz. Without `vad` speech is
-        not looked for first. `offset` and `duration` (0: to the end) are seconds. A
-        caller who leaves the loop ends the work.
+        `sound` is a file, or samples of one channel at 16 kHz. `vad` detects speech
+        first. `offset` and `duration` (0: to the end) are in seconds. Leaving the loop
+        stops the transcription.
         """
         if self._closed:
             raise ShoalError("the model is closed")
@@ -323,7 +326,9 @@ class Speech(LibraryHandle):
     def _run(
         self, recording: RecordingParts, options: TranscribeOptions, held: object
     ) -> Iterator[Segment]:
-        """The library calls back from a thread of its own; segments pass by a queue."""
+        """The library calls back from its own thread; segments are passed through a
+        queue.
+        """
         self._take()
         found: queue.Queue[Segment | None] = queue.Queue(maxsize=64)
         left, status, summary = threading.Event(), [0], SummaryParts()

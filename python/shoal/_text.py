@@ -1,7 +1,7 @@
-"""Texts become vectors: BERT, RoBERTa and ModernBERT folders through libshoal-models.
+"""Vectors of texts by BERT, RoBERTa and ModernBERT models through libshoal-models.
 
-The wheel carries libshoal alone; libshoal-models is looked for where SHOAL_MODELS_LIBRARY
-says, beside libshoal, and among the system's libraries.
+libshoal-models is looked for where SHOAL_MODELS_LIBRARY says, beside libshoal, where the
+wheel has it, and among the system's libraries.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import numpy as np
 
 from . import _checked
 from ._handle import LibraryHandle
-from ._native import Options, ShoalError, load_part
+from ._native import Options, ShoalError, Sized, load_part
 
 LONG = ("windows", "cut", "stretch")  # shoal_long_texts
 POOLING = ("own", "mean", "first", "max")  # shoal_text_pooling
 PRECISION = ("auto", "float32", "bfloat16", "int8")  # shoal_precision
 
 
-class TextOptions(ctypes.Structure):
+class TextOptions(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("attention", c_char_p),
         ("rows", c_int64),
         ("window", c_int64),
@@ -40,7 +41,7 @@ class TextInfo(ctypes.Structure):
         ("type", c_char_p),
         ("layers", c_int64),
         ("heads", c_int64),
-        ("size", c_int64),
+        ("width", c_int64),
         ("feed_forward", c_int64),
         ("vocabulary", c_int64),
         ("positions", c_int64),
@@ -60,8 +61,8 @@ SIGNATURES = {
         ctypes.c_int,
         [c_void_p, c_char_p, POINTER(TextOptions), POINTER(c_void_p)],
     ),
-    "shoal_text_encoder_close": (None, [c_void_p]),
-    "shoal_text_encoder_info": (POINTER(TextInfo), [c_void_p]),
+    "shoal_text_encoder_destroy": (None, [c_void_p]),
+    "shoal_text_encoder_describe": (POINTER(TextInfo), [c_void_p]),
     "shoal_text_encoder_embed": (
         ctypes.c_int,
         [c_void_p, c_int64, c_void_p, c_void_p, c_void_p],
@@ -76,17 +77,17 @@ class TextEncoder(LibraryHandle):
     >>> encoder.embed(["a text", "another"]).shape  # doctest: +SKIP
     (2, 384)
 
-    `long` says what texts become that are longer than `window` tokens (0: all positions
-    of the model): "windows" every `stride` tokens (0: half a window), "cut", or
-    "stretch". `pooling` is "own" (as the folder says), "mean", "first" or "max". `rows`
-    tokens are worked on at once. `precision` of the matrices is "float32", "bfloat16",
+    `long` selects how texts longer than `window` tokens (0: the maximum of the model) are
+    processed: "windows" every `stride` tokens (0: half a window), "cut", or "stretch".
+    `pooling` is "own" (as the folder specifies), "mean", "first" or "max". `rows` is the
+    number of tokens per batch. `precision` of the matrices is "float32", "bfloat16",
     "int8" or "auto"; the attribute says what was chosen. Threads that share an encoder
-    take turns.
+    wait for each other.
     """
 
     __module__ = "shoal"
     _what = "the encoder"
-    _close_function = "shoal_text_encoder_close"
+    _close_function = "shoal_text_encoder_destroy"
 
     def __init__(
         self,
@@ -119,15 +120,15 @@ class TextEncoder(LibraryHandle):
                 self._context, path, byref(options), byref(self._native)
             )
         )
-        info = self._lib.shoal_text_encoder_info(self._native).contents
+        info = self._lib.shoal_text_encoder_describe(self._native).contents
         self.type: str = info.type.decode()
-        self.size: int = info.size
+        self.size: int = info.width
         self.positions: int = info.positions
         self.window: int = info.window
         self.precision: str = PRECISION[info.precision]
 
     def embed(self, texts: Sequence[str]) -> np.ndarray:
-        """One vector for each text: float32 [texts, size]."""
+        """One vector per text: float32 [texts, size]."""
         if isinstance(texts, (str, bytes)):
             raise ShoalError("texts is one string: it must be a list of strings")
         encoded = [_checked.any_text(f"texts[{i}]", x) for i, x in enumerate(texts)]

@@ -1,7 +1,8 @@
-"""Text models that were trained further on GLUE or SQuAD (libshoal-train)."""
+"""Text models fine-tuned on GLUE or SQuAD (libshoal-train)."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Sequence
 from ctypes import byref
@@ -21,8 +22,9 @@ Text = Union[str, tuple[str, str]]
 
 @dataclass
 class Answer:
-    """The part of a context, characters begin to end, that answers a question; "" where
-    there is none. Scores compare with others of the same model."""
+    """Characters begin to end of a context, which answer a question; "" if there is no
+    answer. Scores are comparable within one model.
+    """
 
     text: str
     score: float
@@ -31,20 +33,20 @@ class Answer:
 
 
 class TextModel(LibraryHandle):
-    """A BERT or RoBERTa of a run of shoal.train.glue or squad.
+    """A BERT or RoBERTa from a run of shoal.train.glue or squad.
 
     >>> model = shoal.TextModel("runs/rte")  # doctest: +SKIP
     >>> model.classify([("It rains.", "The streets are wet.")])  # doctest: +SKIP
     ['entailment']
     >>> shoal.TextModel("runs/squad").answer("Who?", "It was Ann.")  # doctest: +SKIP
 
-    `attention` is another kind than it was trained with. Threads that share a model take
-    turns.
+    `attention` selects another kind than the one used in training. Threads that share a
+    model wait for each other.
     """
 
     __module__ = "shoal"
     _what = "the model"
-    _close_function = "shoal_finetuned_close"
+    _close_function = "shoal_finetuned_destroy"
 
     def __init__(
         self,
@@ -63,13 +65,13 @@ class TextModel(LibraryHandle):
                 self._context, encoded, kind, byref(self._native)
             )
         )
-        info = self._lib.shoal_finetuned_describe(self._native)
+        info = self._lib.shoal_finetuned_describe(self._native).contents
         self.task: str = info.task.decode()
         self.dataset: str = info.dataset.decode()
         self.path = os.fsdecode(info.path)
         self.step: int = info.step
         self.trained_with = spell(info.attention)
-        #: Names of the classes; none where the model gives a number (STS-B).
+        # : Names of the classes; empty for a regression model (STS-B).
         self.classes: list[str] = []
         if self.task == "glue" and info.classes > 1:
             self.classes = [
@@ -79,7 +81,7 @@ class TextModel(LibraryHandle):
         self._outputs: int = max(info.classes, 1)
 
     def logits(self, texts: Sequence[Text]) -> np.ndarray:
-        """float32 [texts, classes] of texts, or of pairs where the dataset has pairs."""
+        """float32 [texts, classes] for texts, or for pairs if the dataset has pairs."""
         if self.task != "glue":
             raise ShoalError(f"a model of {self.dataset} answers questions: use answer")
         if isinstance(texts, (str, bytes)):
@@ -90,9 +92,10 @@ class TextModel(LibraryHandle):
             if len(pair) not in (1, 2):
                 raise ShoalError(f"texts[{i}] has {len(pair)} parts: it must be a pair")
             encoded = [_checked.any_text(f"texts[{i}]", part) for part in pair]
-            rows[i].text, rows[i].size = encoded[0], len(encoded[0])
+            rows[i].size = ctypes.sizeof(TextParts)
+            rows[i].text, rows[i].bytes = encoded[0], len(encoded[0])
             if len(encoded) == 2:
-                rows[i].pair, rows[i].pair_size = encoded[1], len(encoded[1])
+                rows[i].pair, rows[i].pair_bytes = encoded[1], len(encoded[1])
         found = np.empty((len(texts), self._outputs), np.float32)
         with self._turn():
             self._check(
@@ -103,14 +106,14 @@ class TextModel(LibraryHandle):
         return found
 
     def classify(self, texts: Sequence[Text]) -> list[str] | list[float]:
-        """The likeliest class of each text or pair; of STS-B its number."""
+        """The most probable class of each text or pair; for STS-B a number."""
         logits = self.logits(texts)
         if not self.classes:
             return [float(x) for x in logits[:, 0]]
         return [self.classes[i] for i in logits.argmax(axis=1)]
 
     def answer(self, question: str, context: str) -> Answer:
-        """The part of the context that answers the question."""
+        """Finds the part of the context that answers the question."""
         if self.task != "squad":
             raise ShoalError(f"a model of {self.dataset} classifies: use classify")
         asked = _checked.text("question", question)

@@ -1,4 +1,4 @@
-"""What people call on tensors: attention, and PyTorch's own function by a kind."""
+"""Functions on tensors: attention, and PyTorch's own function with a kind."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ._native import ShoalError, kind_rows
 from ._torch_ops import Direct, attend, forward
 from ._torch_tensors import nothing_traces, state_format
 
-HALVES = (torch.bfloat16, torch.float16)
+HALF_TYPES = (torch.bfloat16, torch.float16)
 
 
 def _from_half(tensor: Tensor) -> Tensor:
-    """Other types stay as they are, to be refused by name."""
-    return tensor.float() if tensor.dtype in HALVES else tensor
+    """Other types are unchanged and rejected later by name."""
+    return tensor.float() if tensor.dtype in HALF_TYPES else tensor
 
 
 def _refuse_tangents(*tensors: Tensor | None) -> None:
-    """Forward-mode derivatives, which would be 0 without a word."""
+    """Rejects forward-mode derivatives, which would silently be 0."""
     unpack = forward_ad.unpack_dual  # untyped in PyTorch
     for tensor in tensors:
         if tensor is None:
@@ -30,7 +30,7 @@ def _refuse_tangents(*tensors: Tensor | None) -> None:
         if unpack(tensor).tangent is not None:  # type: ignore[no-untyped-call]
             raise ShoalError(
                 "forward-mode derivatives (torch.func.jvp, dual tensors) are not "
-                "supported: Shoal has gradients (torch.autograd.grad, backward)"
+                "supported; use torch.autograd.grad or backward"
             )
 
 
@@ -56,18 +56,17 @@ def attention(
     >>> torch.autograd.grad(out.sum(), q)[0].shape
     torch.Size([1, 2, 200, 16])
 
-    k and v may have fewer heads than q. The lengths are int64 [batch]: positions from
-    there on are padding. k is None (or q itself) for shared-full and lsh. float16 and
-    bfloat16 are read and written as they are and computed in float32. The number of
-    threads is PyTorch's.
+    The number of heads of k and v must divide that of q. Lengths are int64 [batch]: later
+    positions are padding. k is None (or q itself) for shared-full and lsh. float16 and
+    bfloat16 are computed in float32 without copies. The number of threads is PyTorch's.
 
-    A bias, float32 [batch, heads, queries, keys] or 1 of any, is added to the scores and
-    has a gradient; -inf hides a key. Kinds whose queries share keys (clustered-C,
-    i-clustered-C, shoal-C, lsh-R, auto) take one that is the same for all, [batch, heads,
-    1, keys]; kinds whose queries look for themselves (full, shared-full, local-W,
-    strided-W, oracle-top-k) take any, and a mask, bool of such a shape, True for keep;
-    causal, where the queries are the last of the keys' positions if there are fewer of
-    them; and dropout of the weights, drawn from PyTorch's generator.
+    A bias, float32 [batch, heads, queries, keys] with broadcasting, is added to the
+    scores and has a gradient; -inf hides a key. Kinds whose queries share keys
+    (clustered-C, i-clustered-C, shoal-C, lsh-R, auto) accept a bias that is the same for
+    all queries, [batch, heads, 1, keys]. The other kinds (full, shared-full, local-W,
+    strided-W, oracle-top-k) accept any bias, and a bool mask of such a shape, True for
+    keep; causal, where fewer queries than keys are at the last positions; and dropout of
+    the weights, drawn from PyTorch's generator.
     """
     if type(kind) is not str:
         refuse_kind(kind)
@@ -98,7 +97,8 @@ def attention(
 
 
 def _seed_for(dropout: float) -> Tensor | None:
-    """From PyTorch's generator, so that torch.manual_seed repeats a run."""
+    """Drawn from PyTorch's generator, so that torch.manual_seed makes runs
+    reproducible."""
     if not dropout:
         return None
     return torch.randint(-(1 << 63), (1 << 63) - 1, (1,), device="cpu")
@@ -106,7 +106,7 @@ def _seed_for(dropout: float) -> Tensor | None:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def takes_masks(kind: str) -> bool:
-    """Whether the kind has causal order, biases, masks and dropout."""
+    """Whether the kind supports causal order, biases, masks and dropout."""
     refuse_kind(kind)
     return bool(kind_rows()[parse(kind).kind].has_masks)
 
@@ -119,7 +119,7 @@ def masking_kinds() -> str:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def parse_kind(kind: str) -> int:
-    """The number of a spelling's kind."""
+    """Number of the kind in a spelling."""
     refuse_kind(kind)
     return int(parse(kind).kind)
 
@@ -131,12 +131,12 @@ def format_for(kind: str) -> int:
 
 @torch.library.custom_op("shoal::zeros_kept", mutates_args=())
 def zeros_kept(mask: Tensor) -> Tensor:
-    """True where a mask of numbers has 0; what is not 0 must be as low as can be."""
+    """True where a mask of numbers is 0; the other elements must hide their keys."""
     keep = mask == 0
     if not (keep | (mask <= torch.finfo(mask.dtype).min)).all():
         raise ShoalError(
-            "key_padding_mask has numbers other than 0 and -inf; "
-            "scaled_dot_product_attention adds any to the scores"
+            "key_padding_mask has numbers other than 0 and -inf; use "
+            "scaled_dot_product_attention, which adds any numbers to the scores"
         )
     return keep
 
@@ -147,18 +147,19 @@ def _(mask: Tensor) -> Tensor:
 
 
 def _key_mask(mask: Tensor, keys: int, kind: str, given: tuple[int, ...]) -> Tensor:
-    """attn_mask for a kind that wants it to be the same for all queries: [batch or 1,
-    heads or 1, 1, keys or 1]. The caller gave it with the shape `given`."""
+    """attn_mask for a kind that needs the same mask for all queries: [batch or 1, heads
+    or 1, 1, keys or 1]. The caller passed it with the shape `given`.
+    """
     while mask.dim() < 4:
         mask = mask.unsqueeze(0)
-    # Expanded axes repeat one row; not where each element wants a gradient of its own.
+    # Expanded axes repeat one row; not if each element needs its own gradient.
     for axis in (1, 2):
         if mask.shape[axis] != 1 and mask.stride(axis) == 0 and not _is_parameter(mask):
             mask = mask.narrow(axis, 0, 1)
     if mask.dim() > 4 or mask.shape[2] != 1 or mask.shape[3] not in (1, keys):
         raise ShoalError(
-            f"attn_mask has shape {given}: {kind} takes masks of keys only, "
-            f"[batch, heads, 1, {keys}]; kinds that take masks which differ between "
+            f"attn_mask has shape {given}: {kind} supports masks of keys only, "
+            f"[batch, heads, 1, {keys}]; kinds with masks that differ between "
             f"queries: {masking_kinds()}"
         )
     return mask
@@ -171,8 +172,9 @@ def _is_parameter(tensor: Tensor) -> bool:
 def key_padding(
     mask: Tensor, batch: int, keys: int, kind: str, given: tuple[int, ...] | None = None
 ) -> tuple[Tensor | None, Tensor | None]:
-    """A mask for PyTorch's attention, the same for all queries, as (a bias of the keys,
-    key lengths), for kinds without masks."""
+    """Converts PyTorch's mask, the same for all queries, to a key bias and key lengths,
+    for kinds without masks.
+    """
     mask = _key_mask(mask, keys, kind, tuple(mask.shape) if given is None else given)
     if mask.is_floating_point():
         keep = _where_0(mask)
@@ -182,7 +184,7 @@ def key_padding(
     if mask.dtype is not torch.bool:
         raise ShoalError(
             f"attn_mask is {mask.dtype}: it must be boolean (True for keep), or numbers "
-            "that are added to the scores"
+            "to add to the scores"
         )
     return kept_keys(mask, batch, keys)
 
@@ -190,9 +192,10 @@ def key_padding(
 def attention_without_padding(
     q: Tensor, k: Tensor, v: Tensor, kind: str, keep: Tensor, scale: float | None = None
 ) -> Tensor:
-    """Self-attention where positions with False in keep, bool [batch, positions], are
-    neither keys nor queries, and so join no group. If they are not the last they are
-    moved there, and back."""
+    """Self-attention in which positions with False in keep, bool [batch, positions], are
+    neither keys nor queries, and thus belong to no cluster. They are moved to the end,
+    and back, if they are not there.
+    """
     lengths = keep.sum(-1, dtype=torch.int64)
     moved = torch.compiler.is_compiling() or not torch.equal(
         keep, torch.arange(keep.shape[-1]) < lengths[:, None]
@@ -207,13 +210,15 @@ def attention_without_padding(
 
 
 def _in_order(tensor: Tensor, order: Tensor) -> Tensor:
-    """[batch, heads, positions, dim] by order [batch, positions]."""
+    """Permutes [batch, heads, positions, dim] by order [batch, positions]."""
     index = order[:, None, :, None].expand(-1, tensor.shape[1], -1, tensor.shape[3])
     return tensor.gather(2, index)
 
 
 def _where_0(mask: Tensor) -> Tensor | None:
-    """True where a mask of numbers has 0, if all others hide their keys; else None."""
+    """True where a mask of numbers is 0, if all other elements hide their keys; else
+    None.
+    """
     if mask.requires_grad or torch.compiler.is_compiling():
         return None
     if type(mask) is not Tensor or not nothing_traces(mask, None, mask):
@@ -224,16 +229,17 @@ def _where_0(mask: Tensor) -> Tensor | None:
 
 
 def last_kept(keep: Tensor) -> Tensor:
-    """bool [batch, keys] -> int64 [batch]: all keys from there on are hidden."""
+    """bool [batch, keys] -> int64 [batch]: all later keys are hidden."""
     if keep.shape[-1] == 0:
         return keep.new_zeros(keep.shape[0], dtype=torch.int64)
     return (keep * torch.arange(1, keep.shape[-1] + 1)).amax(-1)
 
 
 def kept_keys(mask: Tensor, batch: int, keys: int) -> tuple[Tensor | None, Tensor | None]:
-    """A mask [batch, heads, 1, keys], or 1 of any, as a bias of 0 and -inf and as
-    lengths, which spare the work on what is hidden behind the last key. No bias where
-    the lengths say it all."""
+    """Converts a mask [batch, heads, 1, keys], with broadcasting, to a bias of 0 and -inf
+    and to lengths, which skip the hidden keys at the end. There is no bias if the lengths
+    are enough.
+    """
     lengths = None
     if mask.shape[1] == 1:
         rows = mask.expand(batch, 1, 1, keys)[:, 0, 0]
@@ -258,7 +264,7 @@ def scaled_dot_product_attention(
     kind: str = "auto",
     query_lengths: Tensor | None = None,
 ) -> Tensor:
-    """PyTorch's function, by a kind of attention; refuses what the kind cannot honour.
+    """PyTorch's function with a kind of attention; rejects unsupported arguments.
 
     >>> import torch, shoal.torch
     >>> q = k = v = torch.randn(2, 4, 300, 32)
@@ -269,12 +275,13 @@ def scaled_dot_product_attention(
     >>> torch.allclose(out, exact, atol=1e-5)
     True
 
-    With full, shared-full, local-W, strided-W and oracle-top-k every argument means what
-    it means to PyTorch: any mask that broadcasts, True for keep or numbers to add, with
-    its gradient; is_causal, from the first query and key on; dropout_p, from PyTorch's
+    With full, shared-full, local-W, strided-W and oracle-top-k every argument has
+    PyTorch's meaning: any mask that broadcasts, True for keep or numbers to add, with its
+    gradient; is_causal, aligned at the first query and key; dropout_p, from PyTorch's
     generator but with other random numbers. For the other kinds the mask must be the same
-    for all queries, [batch, heads, 1, keys] or what broadcasts to it: padding on any
-    side, holes, numbers to add. The rest raises ShoalError and says which kinds can.
+    for all queries, [batch, heads, 1, keys] or broadcast to it: padding on any side,
+    gaps, numbers to add. Everything else raises ShoalError, which names kinds that
+    support it.
     """
     if is_causal and attn_mask is not None:
         raise ShoalError("attn_mask and is_causal=True exclude each other")
@@ -290,9 +297,9 @@ def scaled_dot_product_attention(
     bias = mask = key_lengths = None
     if attn_mask is not None:
         bias, mask, key_lengths = _sort_mask(attn_mask, query, key, kind, given)
-    if is_causal and query.shape[2] < key.shape[2]:  # later keys are nobody's past
+    if is_causal and query.shape[2] < key.shape[2]:  # later keys are after all queries
         key, value = (x.narrow(2, 0, query.shape[2]) for x in (key, value))
-    if scale is not None and scale == 0:  # which the library takes for 1/sqrt(dim)
+    if scale is not None and scale == 0:  # the library uses 0 for 1/sqrt(dim)
         query, scale = query * 0, 1.0
     out = attention(
         query,
@@ -315,7 +322,7 @@ def scaled_dot_product_attention(
 
 
 def _check_mask(given: tuple[int, ...], scores: tuple[int, ...]) -> None:
-    """Refuses a mask that does not broadcast, by the shapes that the caller knows."""
+    """Rejects a mask that does not broadcast; the message has the caller's shapes."""
     extra = len(given) - len(scores)
     fits = all(size == 1 for size in given[: max(extra, 0)]) and all(
         size in (1, whole) for size, whole in zip(reversed(given), reversed(scores))
@@ -330,8 +337,9 @@ def _check_mask(given: tuple[int, ...], scores: tuple[int, ...]) -> None:
 def _sort_mask(
     attn_mask: Tensor, query: Tensor, key: Tensor, kind: str, given: tuple[int, ...]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """PyTorch's mask as a bias, a mask or key lengths. The caller gave it with the shape
-    `given`."""
+    """Converts PyTorch's mask to a bias, a mask or key lengths. The caller passed it with
+    the shape `given`.
+    """
     batch, keys = query.shape[0], key.shape[2]
     if not takes_masks(kind):
         bias, lengths = key_padding(attn_mask, batch, keys, kind, given)
@@ -347,13 +355,13 @@ def _sort_mask(
         )
     if not torch.compiler.is_compiling() and nothing_traces(query, key, attn_mask):
         lengths = padding_lengths(attn_mask, batch, keys)
-        if lengths is not None:  # which spares the work on the padding
+        if lengths is not None:  # skips the padding
             return None, None, lengths
     return None, attn_mask, None
 
 
 def padding_lengths(mask: Tensor, batch: int, keys: int) -> Tensor | None:
-    """Key lengths, where a mask is padding on the right and nothing else."""
+    """Key lengths if a mask is only padding on the right, else None."""
     for axis in (1, 2):  # expanded axes repeat one row
         if mask.shape[axis] != 1 and mask.stride(axis) == 0:
             mask = mask.narrow(axis, 0, 1)
@@ -369,14 +377,14 @@ def padding_lengths(mask: Tensor, batch: int, keys: int) -> Tensor | None:
 def _shared_heads(
     query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool
 ) -> tuple[Tensor, Tensor]:
-    """Keys and values for the query's batch and heads: broadcast, or fewer heads."""
+    """Keys and values for the query's batch and heads: broadcast, or with fewer heads."""
     batch, heads = query.shape[:2]
     if not enable_gqa:
         for tensor, name in ((key, "key"), (value, "value")):
             if tensor.shape[1] not in (1, heads):
                 raise ShoalError(
-                    f"{name} has {tensor.shape[1]} heads and query {heads}: "
-                    "enable_gqa=True lets heads share keys"
+                    f"{name} has {tensor.shape[1]} heads and query {heads}: pass "
+                    "enable_gqa=True to share keys between heads"
                 )
         return key.expand(batch, heads, -1, -1), value.expand(batch, heads, -1, -1)
     if key.shape[1] != value.shape[1]:
@@ -387,7 +395,7 @@ def _shared_heads(
 def _all_four(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
-    """[..., heads, length, dim] -> [batch, heads, length, dim], and so the mask."""
+    """[..., heads, length, dim] -> [batch, heads, length, dim], also for the mask."""
     axes = query.dim()
     if axes > 4:
         lead = query.shape[:-3]

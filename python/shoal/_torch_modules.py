@@ -1,4 +1,4 @@
-"""MultiheadAttention with a kind, and use_kind, which swaps a model's attention."""
+"""MultiheadAttention with a kind, and use_kind, which replaces a model's attention."""
 
 from __future__ import annotations
 
@@ -27,13 +27,12 @@ class MultiheadAttention(nn.MultiheadAttention):
     >>> layer(x, x, x, need_weights=False)[0].shape
     torch.Size([2, 300, 64])
 
-    No weights are returned (there is no matrix of them), so need_weights must be False.
-    key_padding_mask is True for padding, as PyTorch has it, which may be anywhere. In
-    self-attention (key is query, the same tensor) padded positions are no queries either:
-    for every kind, wherever they lie, their attention is 0 and their output is out_proj's
-    bias, where PyTorch computes what nobody reads.
-    attn_mask, is_causal and dropout are for kinds with masks; bias_kv and add_zero_attn
-    are refused.
+    Weights are not returned, because no matrix of them exists: need_weights must be
+    False. key_padding_mask is True for padding, as in PyTorch, at any position. In
+    self-attention (key is query, the same tensor) padded positions are not queries
+    either: with every kind their attention is 0 and their output is out_proj's bias,
+    unlike in PyTorch. attn_mask, is_causal and dropout need a kind with masks; bias_kv
+    and add_zero_attn are not supported.
     """
 
     def __init__(
@@ -72,7 +71,8 @@ class MultiheadAttention(nn.MultiheadAttention):
         self._refuse_fast_path()
 
     def _refuse_fast_path(self) -> None:
-        # nn.TransformerEncoderLayer bypasses its attention when this says that it may.
+        # Disables the fast path of nn.TransformerEncoderLayer, which bypasses its
+        # attention.
         self._qkv_same_embed_dim = False
 
     @classmethod
@@ -118,14 +118,14 @@ class MultiheadAttention(nn.MultiheadAttention):
         """(output, None); the arguments are those of torch.nn.MultiheadAttention."""
         if need_weights:
             raise ShoalError(
-                "need_weights=True: Shoal makes no matrix of weights; pass "
+                "need_weights=True: Shoal computes no matrix of weights; pass "
                 "need_weights=False"
             )
         masks = takes_masks(self.kind)
         if (attn_mask is not None or is_causal) and not masks:
             raise ShoalError(
-                f"{self.kind} cannot honour attn_mask and is_causal, only key padding "
-                f"(key_padding_mask); kinds that can: {masking_kinds()}"
+                f"{self.kind} does not support attn_mask and is_causal, only key padding "
+                f"(key_padding_mask); kinds that support them: {masking_kinds()}"
             )
         if is_causal and attn_mask is None:
             raise ShoalError(
@@ -143,7 +143,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         if dropout and not masks:
             raise ShoalError(
                 f"{self.kind} has no dropout of attention weights ({dropout:g} here): "
-                "call eval(), make the layer with dropout=0, or leave it out with "
+                "call eval(), create the layer with dropout=0, or omit it with "
                 f"use_kind(..., skip_dropout=True); kinds that have it: {masking_kinds()}"
             )
         keep = mask = query_lengths = None
@@ -161,7 +161,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             for x in self._project(query, key, value)
         )
         if keep is not None and itself and not masks:
-            # In self-attention the padding is no query either: it joins no group.
+            # In self-attention padding is not a query either, and belongs to no cluster.
             out = attention_without_padding(q, k, v, self.kind, keep)
         else:
             out = scaled_dot_product_attention(
@@ -176,9 +176,10 @@ class MultiheadAttention(nn.MultiheadAttention):
 
 
 def _joined(attn_mask: Tensor, keep: Tensor | None, batch: int, heads: int) -> Tensor:
-    """torch.nn.MultiheadAttention's mask, [queries, keys] or [batch x heads, queries,
-    keys], True for not or numbers to add, and the padding, as attn_mask of PyTorch's
-    function."""
+    """Converts torch.nn.MultiheadAttention's mask, [queries, keys] or [batch x heads,
+    queries, keys], True for hidden or numbers to add, and the padding, to attn_mask of
+    PyTorch's function.
+    """
     if attn_mask.dim() == 3:
         attn_mask = attn_mask.reshape(batch, heads, *attn_mask.shape[1:])
     if attn_mask.dtype is torch.bool:
@@ -190,22 +191,22 @@ def _kept(key_padding_mask: Tensor) -> Tensor:
     """True for keep, from PyTorch's True for padding or from 0 and -inf."""
     if key_padding_mask.dtype is torch.bool:
         return ~key_padding_mask
-    if key_padding_mask.is_floating_point():  # nn.TransformerEncoderLayer makes it so
+    if key_padding_mask.is_floating_point():  # as nn.TransformerEncoderLayer passes it
         keep: Tensor = zeros_kept(key_padding_mask)
         return keep
     raise ShoalError(f"key_padding_mask is {key_padding_mask.dtype}: it must be boolean")
 
 
 class Swap:
-    """What use_kind returns: a model whose attention is swapped, and the way back.
+    """Result of use_kind: a model whose attention is replaced, and how to undo it.
 
-    In a `with` statement it gives the model and undoes the swap at the end of the block.
+    In a `with` statement it yields the model and undoes the replacement at the end.
     """
 
     def __init__(self, model: nn.Module, kind: str, skip_dropout: bool) -> None:
         self.model, self.kind = model, kind
         self._before: list[tuple[Any, str, Any]] = []  # place, name, value
-        self._modules: set[int] = set()  # ids of the modules that it changed
+        self._modules: set[int] = set()  # ids of the changed modules
         try:
             self._swap(skip_dropout)
         except BaseException:
@@ -224,9 +225,9 @@ class Swap:
         return f"<shoal.torch.use_kind: {type(self.model).__name__}, {self.kind}{undone}>"
 
     def undo(self) -> None:
-        """Puts back the attention that the model had; a second call does nothing.
+        """Restores the attention that the model had; a second call does nothing.
 
-        Swaps of one model are undone in reverse order; another order is refused.
+        Replacements in one model must be undone in reverse order.
         """
         if not self._before:
             return
@@ -238,8 +239,8 @@ class Swap:
                 later.append(swap)
         if later:
             raise ShoalError(
-                f"use_kind: {later[0].kind} was swapped in after {self.kind}: undo that "
-                "swap first"
+                f"use_kind: {later[0].kind} replaced {self.kind} later: undo that "
+                "first"
             )
         self._restore()
 
@@ -251,7 +252,7 @@ class Swap:
     def _set(self, module: nn.Module, place: dict[str, Any], name: str, to: Any) -> None:
         self._before.append((place, name, place[name]))
         self._modules.add(id(module))
-        if isinstance(to, nn.Module):  # which a later swap may change
+        if isinstance(to, nn.Module):  # a later replacement may change it
             self._modules.add(id(to))
         place[name] = to
 
@@ -283,11 +284,11 @@ class Swap:
                 self._set(module, own, "config", twin)
         if not self._before:
             raise ShoalError(
-                f"use_kind: no attention to swap in {type(self.model).__name__}; it "
-                "swaps modules inside the one that is given, and in your own modules you "
-                "call shoal.torch.scaled_dot_product_attention"
+                f"use_kind: no attention to replace in {type(self.model).__name__}; it "
+                "replaces modules inside the given one; in your own modules call "
+                "shoal.torch.scaled_dot_product_attention"
             )
-        for module in nested:  # whose nested tensors are for PyTorch's fused layers
+        for module in nested:  # disables the nested tensors of PyTorch's fused layers
             if "use_nested_tensor" in module.__dict__:
                 self._set(module, module.__dict__, "use_nested_tensor", False)
 
@@ -300,8 +301,8 @@ def _twin(
 ) -> MultiheadAttention:
     if type(child).forward is not nn.MultiheadAttention.forward:
         raise ShoalError(
-            f"use_kind: {type(child).__name__} has a forward of its own, which a swap "
-            "would lose"
+            f"use_kind: {type(child).__name__} overrides forward, which would be "
+            "lost"
         )
     twin = MultiheadAttention.from_torch(child, kind)
     twin.dropout = 0.0 if skip_dropout else child.dropout
@@ -309,7 +310,7 @@ def _twin(
 
 
 def use_kind(model: nn.Module, kind: str, *, skip_dropout: bool = False) -> Swap:
-    """Swaps a model's attention for that of a kind, at once and until it is undone.
+    """Replaces a model's attention by that of a kind, until it is undone.
 
     >>> import torch, shoal.torch
     >>> layer = torch.nn.TransformerEncoderLayer(64, 4, batch_first=True).eval()
@@ -322,21 +323,20 @@ def use_kind(model: nn.Module, kind: str, *, skip_dropout: bool = False) -> Swap
     True
     >>> swap.undo()
 
-    What it returns can be left alone, undone, or used in a `with` statement, which undoes
-    it at the end of the block:
+    The result can be ignored, undone, or used in a `with` statement, which undoes it at
+    the end of the block:
 
     >>> with torch.no_grad(), shoal.torch.use_kind(layer, "clustered-25"):
     ...     rough = layer(x)
     >>> torch.allclose(rough, plain, atol=1e-5), type(layer.self_attn).__module__
     (False, 'torch.nn.modules.activation')
 
-    Swaps torch.nn.MultiheadAttention, shoal.torch.MultiheadAttention and the attention of
-    transformers' models (also of a part of one, such as Whisper's encoder). In training
-    the parameters are the model's own. Kinds whose queries share keys have no dropout of
-    attention weights, and torch.nn.TransformerEncoderLayer has 0.1 of it by default: a
-    model in training mode that has some is refused, unless skip_dropout=True says to
-    leave that one dropout out (others stay); a warning names what was left out. Not for
-    several threads at once on one model.
+    Replaces torch.nn.MultiheadAttention, shoal.torch.MultiheadAttention and the attention
+    of transformers' models (also of a part of one, such as Whisper's encoder). The
+    parameters remain those of the model. Kinds whose queries share keys have no dropout
+    of attention weights, of which torch.nn.TransformerEncoderLayer has 0.1 by default: a
+    model in training mode with such dropout raises an error, unless skip_dropout=True
+    omits it (other dropout stays), with a warning. Not thread-safe for one model.
     """
     parse_kind(kind)
     if model.training and (skip_dropout or not takes_masks(kind)):
@@ -345,12 +345,12 @@ def use_kind(model: nn.Module, kind: str, *, skip_dropout: bool = False) -> Swap
 
 
 def _refuse_own_attention(model: nn.Module) -> None:
-    """Models of transformers that compute their attention themselves would go on so."""
+    """Rejects models of transformers that compute their attention themselves."""
     can_set = getattr(model, "_can_set_attn_implementation", None)
     if can_set is not None and not can_set():
         raise ShoalError(
             f"use_kind: {type(model).__name__} computes its attention itself: there is "
-            "nothing to swap"
+            "nothing to replace"
         )
 
 
@@ -374,17 +374,18 @@ def _check_dropout(model: nn.Module, skip: bool) -> None:
     if not skip:
         raise ShoalError(
             f"use_kind: the model is in training mode and has attention dropout "
-            f"({max(rates):g}), which this kind does not have: pass skip_dropout=True to "
-            "train without that dropout, or call model.eval(); kinds that have it: "
+            f"({max(rates):g}), which this kind does not support: pass skip_dropout=True "
+            "to train without that dropout, or call model.eval(); kinds that support it: "
             f"{masking_kinds()}"
         )
     warnings.warn(
-        f"use_kind: attention dropout ({max(rates):g}) is left out", stacklevel=3
+        f"use_kind: attention dropout ({max(rates):g}) is omitted", stacklevel=3
     )
 
 
 def _config_with(config: Any, kind: str, skip_dropout: bool, made: dict[int, Any]) -> Any:
-    """A copy of a transformers configuration with that attention; one copy for each."""
+    """A copy of a transformers configuration with that attention; one copy per
+    original."""
     if id(config) not in made:
         from .transformers import make_known
 

@@ -1,4 +1,4 @@
-"""The operators shoal::attention and shoal::attention_backward, and the short way."""
+"""The operators shoal::attention and shoal::attention_backward, and a direct path."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def forward(
     dropout: float = 0.0,
     seed: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """(output, the state for its gradient); no state where none is made."""
+    """(output, state for backward); the state is None if it is not needed."""
     shapes = check(q, k, v, kind)
     out, of_out = out_memory(q, shapes)
     plan = plan_for(
         q, k, v, shapes, of_out, kind, scale, make_state is not None, causal, dropout
     )
     inputs = Inputs(q.data_ptr(), None if k is None else k.data_ptr(), v.data_ptr())
-    kept = set_masks(inputs, shapes, bias, mask, seed)  # alive until the call is over
+    kept = set_masks(inputs, shapes, bias, mask, seed)  # alive until the call returns
     state = None
     if make_state is not None:
         state = make_state(plan)
         inputs.state = state.data_ptr()
-    # The lengths must live until the call is over.
+    # The lengths must stay alive until the call returns.
     if query_lengths is not None:
         query_lengths = lengths_of(query_lengths, q.shape[0], "query_lengths")
         inputs.query_lengths = query_lengths.data_ptr()
@@ -64,7 +64,7 @@ def set_masks(
     mask: Tensor | None,
     seed: Tensor | None,
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Puts what there is into the inputs; returns the tensors whose memory they name."""
+    """Stores the arguments in the inputs; returns the tensors that own their memory."""
     (batch, heads, queries, _), keys = shapes[0], shapes[1][2]
     shape = batch, heads, queries, keys
     if bias is not None and is_of_keys(bias):
@@ -142,8 +142,9 @@ def _(
 
 
 def _dense(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """(the tensor, room for its gradient) with the same strides; a tensor with gaps or
-    overlaps, where no gradient can be written, is copied."""
+    """(tensor, memory for its gradient) with the same strides; a tensor with gaps or
+    overlaps, to which no gradient can be written, is copied.
+    """
     gradient = torch.empty_like(tensor)
     if gradient.stride() != tensor.stride():
         tensor = torch.empty_like(gradient).copy_(tensor)
@@ -168,8 +169,9 @@ def _backward(
     seed: Tensor | None = None,
     wants_dbias: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """dk is empty where the keys are the queries: dq is the whole gradient then. dbias
-    is empty where it is not wanted."""
+    """dk is empty if the kind uses the queries as keys: dq is then the complete gradient.
+    dbias is empty if it is not needed.
+    """
     shapes = check(q, k, v, kind)
     q, dq = _dense(q)
     v, dv = _dense(v)
@@ -198,7 +200,7 @@ def _backward(
         None,
         state.data_ptr(),
     )
-    kept = set_masks(inputs, shapes, bias, mask, seed)  # alive until the call is over
+    kept = set_masks(inputs, shapes, bias, mask, seed)  # alive until the call returns
     whole, of_keys = None, bias is not None and is_of_keys(bias)
     if wants_dbias and bias is not None:
         batch, heads, queries, _ = shapes[0]
@@ -221,7 +223,7 @@ def _backward(
 
 
 def _summed(whole: Tensor | None, bias: Tensor | None, q: Tensor) -> Tensor:
-    """The gradient of a bias, added up along the axes that it shares."""
+    """The gradient of a bias, summed along its broadcast axes."""
     if whole is None or bias is None:
         return q.new_empty(0)
     if whole.shape == bias.shape and bias.is_contiguous():
@@ -311,15 +313,16 @@ def _gradient(ctx: Any, dout: Tensor | None, _: Any) -> tuple[Any, ...]:
         return None, None, None, *nothing, *nothing
     if not ctx.state_format:
         raise ShoalError(
-            "torch.ops.shoal.attention was called with state_format=0: there is "
-            "nothing to compute a gradient from"
+            "torch.ops.shoal.attention was called with state_format=0: there is no "
+            "state to compute a gradient from"
         )
     dq, dk, dv, dbias = _run_backward(ctx, dout, _attention_backward, 8)
     return dq, dk, dv, *nothing, dbias, None, None, None, None
 
 
 def _run_backward(ctx: Any, dout: Tensor, run: Any, bias_at: int) -> tuple[Any, ...]:
-    """dq, dk, dv, dbias; None for what there is not. The bias is input `bias_at`."""
+    """dq, dk, dv, dbias; None for those that do not exist. The bias is input
+    `bias_at`."""
     q, k, v, out, state, query_lengths, key_lengths, bias, mask, seed = ctx.saved_tensors
     dq, dk, dv, dbias = run(
         q,
@@ -348,8 +351,9 @@ attend.register_autograd(_gradient, setup_context=_keep_for_backward)
 
 
 class Direct(torch.autograd.Function):
-    """What the operator does, without the way through the dispatcher: for plain tensors
-    that nothing traces, where that way would cost more than a small attention."""
+    """The operator without the dispatcher, for plain tensors that nothing traces: the
+    dispatcher would cost more than a small attention.
+    """
 
     @staticmethod
     def forward(
@@ -390,7 +394,7 @@ class Direct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Any, ...]:
-        # With create_graph the operator, which refuses to be differentiated once more.
+        # With create_graph, use the operator, which rejects a second derivative.
         run = _attention_backward if torch.is_grad_enabled() else _backward
         dq, dk, dv, dbias = _run_backward(ctx, dout, run, 7)
         return dq, dk, dv, None, None, None, None, dbias, None, None, None, None

@@ -1,9 +1,12 @@
-"""What tensors must be to go to the C library, and the plan and state of a call."""
+"""Requirements on tensors that are passed to the C library, and the plan and state of a
+call.
+"""
 
 from __future__ import annotations
 
+import ctypes
 from functools import lru_cache
-from typing import Callable, Optional
+from typing import Any, Callable, Optional
 
 import torch
 from torch import Tensor
@@ -15,16 +18,16 @@ from ._native import BFLOAT16, FLOAT16, FLOAT32, PairStrides, ShoalError, Stride
 ALIGNMENT = 64  # of a state, in bytes
 PLAIN = (Tensor, torch.nn.Parameter)
 DTYPES = {torch.float32: FLOAT32, torch.float16: FLOAT16, torch.bfloat16: BFLOAT16}
-# Positions; the longest are long enough that the rounding of sizes does not matter.
+# Numbers of positions; at the largest ones the rounding of sizes does not matter.
 PROBES = tuple(1 << exponent for exponent in range(16))
 StateMaker = Optional[Callable[[NativePlan], Tensor]]
 
 
-# ---- What tensors must be ------------------------------------------------------------
+# ---- Requirements on tensors ---------------------------------------------------------
 
 
 def refuse_tensor(tensor: Tensor, name: str) -> None:
-    """Says why a tensor cannot be used as it is."""
+    """Raises an error that says why a tensor cannot be used."""
     if tensor.device.type != "cpu":
         raise ShoalError(
             f"{name} is on {tensor.device}: Shoal runs on the CPU; move it with "
@@ -33,7 +36,7 @@ def refuse_tensor(tensor: Tensor, name: str) -> None:
     if tensor.dtype not in DTYPES:
         raise ShoalError(
             f"{name} is {tensor.dtype}: it must be float32, float16 or bfloat16; "
-            f"{name}.float() makes it float32"
+            f"convert it with {name}.float()"
         )
     if tensor.layout != torch.strided or tensor.dim() != 4:
         raise ShoalError(
@@ -46,7 +49,7 @@ def layout(tensor: Tensor, name: str) -> Layout:
     if tensor.is_contiguous():
         return CONTIGUOUS
     shape, strides = tensor.shape, tensor.stride()
-    # The stride of an axis of one element means nothing: 1, which is never all zero.
+    # The stride of an axis of length 1 is irrelevant: use 1, so that not all are zero.
     batch = strides[0] if shape[0] > 1 else 1
     head = strides[1] if shape[1] > 1 else 1
     position = strides[2] if shape[2] > 1 else 1
@@ -61,7 +64,9 @@ def layout(tensor: Tensor, name: str) -> Layout:
 def check(
     q: Tensor, k: Tensor | None, v: Tensor, kind: str
 ) -> tuple[torch.Size, torch.Size]:
-    """The shapes of q and v; refuses what does not fit. Fake tensors come here too."""
+    """The shapes of q and v; rejects shapes that do not match. Also called with fake
+    tensors.
+    """
     for tensor, name in ((q, "q"), (k, "k"), (v, "v")):
         if tensor is not None and (
             tensor.dtype not in DTYPES or tensor.dim() != 4 or not tensor.is_cpu
@@ -70,12 +75,12 @@ def check(
     if q.dtype is not v.dtype or (k is not None and k.dtype is not q.dtype):
         of_keys = "" if k is None else f"k {k.dtype}, "
         raise ShoalError(
-            f"q is {q.dtype}, {of_keys}v {v.dtype}: they must be of one type"
+            f"q is {q.dtype}, {of_keys}v {v.dtype}: they must have the same type"
         )
     if k is None and parse(kind).kind not in KEYS_ARE_QUERIES:
         raise ShoalError(
-            f"k is None, but {kind} needs keys: only shared-full and lsh take "
-            "the queries for keys"
+            f"k is None, but {kind} needs keys: only shared-full and lsh use "
+            "the queries as keys"
         )
     of_q, of_v = q.shape, v.shape
     of_k = of_q if k is None else k.shape
@@ -96,7 +101,7 @@ def plan_for(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> NativePlan:
-    """The plan for tensors that fit together, given the shapes of q and v."""
+    """The plan for tensors that match, given the shapes of q and v."""
     batch, heads, queries, dim = shapes[0]
     _, kv_heads, keys, value_dim = shapes[1]
     of_q = layout(q, "q")
@@ -122,12 +127,13 @@ def plan_for(
             DTYPES[q.dtype],
         )
     )
-    return context_for(torch.get_num_threads()).plan(key)
+    return context_for(torch.get_num_threads(), borrows=True).plan(key)
 
 
 def out_memory(q: Tensor, shapes: tuple[torch.Size, torch.Size]) -> tuple[Tensor, Layout]:
-    """[batch, heads, queries, value_dim], lying as [batch][queries][heads][value_dim],
-    and its strides: what follows an attention is nearly always the joining of its heads.
+    """An output [batch, heads, queries, value_dim], stored as [batch][queries][heads]
+    [value_dim], and its strides: attention is nearly always followed by concatenation of
+    its heads.
     """
     batch, heads, queries, _ = shapes[0]
     dim = shapes[1][3]
@@ -137,23 +143,23 @@ def out_memory(q: Tensor, shapes: tuple[torch.Size, torch.Size]) -> tuple[Tensor
 
 
 def layout_of_out(out: Tensor) -> Layout:
-    """Strides as out_memory made them, so that the plan of forward serves again."""
+    """Strides as made by out_memory, so that backward can use the plan of forward."""
     batch, head, position, feature = out.stride()
     if feature != 1 or not batch | head | position:
         return layout(out, "out")
     return batch, head, position
 
 
-# ---- The state that goes from forward to backward ------------------------------------
+# ---- The state between forward and backward ------------------------------------------
 
 
 @lru_cache(maxsize=256)
 def state_rate(kind: str, dim: int, value_dim: int) -> tuple[int, int]:
     """Bytes of one head's state: (per position, fixed), both rounded up.
 
-    Taken from plans of several lengths, so that a state's size is a formula of the
-    shapes, which torch.compile can trace where shapes are symbols. The longest two give
-    the slope; a kind that changes with the length may need more at a short one.
+    Taken from plans of several lengths, so that the size of a state is a formula of the
+    shapes, which torch.compile can trace if shapes are symbols. The longest two give the
+    slope; a kind that changes with the length may need more at a short one.
     """
 
     def size(positions: int) -> int:
@@ -169,7 +175,7 @@ def state_rate(kind: str, dim: int, value_dim: int) -> tuple[int, int]:
 
 
 def state_bytes(q: Tensor, v: Tensor, kind: str) -> int:
-    """Enough for the state of a call, as a formula of its shapes."""
+    """An upper bound on the state of a call, as a formula of its shapes."""
     per_position, fixed = state_rate(kind, int(q.shape[3]), int(v.shape[3]))
     longer = torch.sym_max  # untyped in PyTorch
     positions: int = longer(q.shape[2], v.shape[2])  # type: ignore[no-untyped-call]
@@ -177,15 +183,16 @@ def state_bytes(q: Tensor, v: Tensor, kind: str) -> int:
 
 
 def state_format(kind: str) -> int:
-    """A number that changes when the size of a kind's states does. Traced as an argument
-    of the operator, it keeps torch.compile from taking code for the states of another
-    build of the library out of its cache."""
+    """A number that changes with the size of a kind's states. Traced as an argument of
+    the operator, it prevents torch.compile from reusing cached code for the states of
+    another build of the library.
+    """
     per_position, fixed = state_rate(kind, 64, 64)
     return per_position << 40 | fixed
 
 
 def aligned_state(size: int) -> Tensor:
-    """Room for a state; PyTorch's own memory nearly always is aligned enough."""
+    """Memory for a state; PyTorch's own memory is nearly always sufficiently aligned."""
     state = torch.empty(size, dtype=torch.uint8, device="cpu")
     if state.data_ptr() % ALIGNMENT:
         state = torch.empty(size + ALIGNMENT, dtype=torch.uint8, device="cpu")
@@ -195,20 +202,21 @@ def aligned_state(size: int) -> Tensor:
 
 
 def exact_state(plan: NativePlan) -> Tensor:
-    """What a plan needs and no more, for calls that nothing traces."""
+    """Exactly the size that a plan needs, for calls that nothing traces."""
     return aligned_state(plan.state_size)
 
 
 def formula_state(q: Tensor, v: Tensor, kind: str) -> StateMaker:
-    """As large as the operator's fake kernel says, and zero where forward leaves it, so
-    that two runs give the same."""
+    """The size of the operator's fake kernel, zeroed where forward does not write, so
+    that two runs give the same.
+    """
 
     def make(plan: NativePlan) -> Tensor:
         size = state_bytes(q, v, kind)
         if size < plan.state_size:
             raise RuntimeError(
                 f"shoal: the state of {kind} needs {plan.state_size} bytes, "
-                f"and {size} were expected"
+                f"but {size} were expected"
             )
         return aligned_state(size).zero_()
 
@@ -218,8 +226,8 @@ def formula_state(q: Tensor, v: Tensor, kind: str) -> StateMaker:
 def check_state(state: Tensor, plan: NativePlan) -> Tensor:
     if state.numel() < plan.state_size:
         raise ShoalError(
-            "this output was computed without what its gradient needs: call "
-            "shoal.torch.attention where gradients are enabled"
+            "this output was computed without the state for its gradient: call "
+            "shoal.torch.attention with gradients enabled"
         )
     if state.data_ptr() % ALIGNMENT:
         state = aligned_state(state.numel()).copy_(state)
@@ -231,7 +239,7 @@ def pointer(tensor: Tensor | None) -> int | None:
 
 
 def broadcasts(tensor: Tensor, shape: tuple[int, int, int, int], name: str) -> Tensor:
-    """A bias or mask with all its axes, unless it is not what one must be."""
+    """Expands a bias or mask to all axes, or rejects it."""
     wanted = torch.bool if name == "mask" else torch.float32
     if tensor.dtype is not wanted or tensor.dim() != 4 or not tensor.is_cpu:
         raise ShoalError(
@@ -243,31 +251,32 @@ def broadcasts(tensor: Tensor, shape: tuple[int, int, int, int], name: str) -> T
             f"{name} has shape {tuple(tensor.shape)}, which does not broadcast to {shape}"
         )
     wide = tensor.expand(shape)
-    if not any(wide.stride()):  # which would mean contiguous
+    if not any(wide.stride()):  # all zero would mean contiguous
         wide = wide[:1, :1, :1].contiguous().expand(shape)
     return wide
 
 
 def pairs_of(
     tensor: Tensor, shape: tuple[int, int, int, int], name: str
-) -> tuple[Tensor, PairStrides]:
-    """A bias or mask [batch, heads, queries, keys], or 1 of any, and its strides."""
+) -> tuple[Tensor, Any]:
+    """A bias or mask [batch, heads, queries, keys], with broadcasting, and its
+    strides."""
     wide = broadcasts(tensor, shape, name)
-    return wide, PairStrides(*wide.stride())
+    return wide, ctypes.pointer(PairStrides(*wide.stride()))
 
 
 def is_of_keys(bias: Tensor) -> bool:
-    """Whether a bias is the same for every query: a key's own."""
+    """Whether a bias is the same for every query."""
     return bias.dim() == 4 and bias.shape[2] == 1
 
 
-def key_bias_of(bias: Tensor, shape: tuple[int, int, int, int]) -> tuple[Tensor, Strides]:
-    """A bias [batch, heads, 1, keys], or 1 of any, and its strides."""
+def key_bias_of(bias: Tensor, shape: tuple[int, int, int, int]) -> tuple[Tensor, Any]:
+    """A bias [batch, heads, 1, keys], with broadcasting, and its strides."""
     batch, heads, _, keys = shape
     wide = broadcasts(bias, (batch, heads, 1, keys), "bias")[:, :, 0]
-    if not any(wide.stride()):  # which would mean contiguous
+    if not any(wide.stride()):  # all zero would mean contiguous
         wide = wide.contiguous()
-    return wide, Strides(*wide.stride())
+    return wide, ctypes.pointer(Strides(*wide.stride()))
 
 
 def lengths_of(lengths: Tensor, batch: int, name: str) -> Tensor:
@@ -284,7 +293,7 @@ def lengths_of(lengths: Tensor, batch: int, name: str) -> Tensor:
 
 
 def nothing_traces(q: Tensor, k: Tensor | None, v: Tensor) -> bool:
-    """Whether the tensors are plain and no mode or transformation watches."""
+    """Whether the tensors are plain and no mode or transformation is active."""
     return (
         type(q) in PLAIN
         and type(v) in PLAIN

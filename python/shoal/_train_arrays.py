@@ -20,20 +20,20 @@ TEXT = 5  # a shoal_field_type
 
 
 class Sequences:
-    """Packed: the rows of all sequences one after another."""
+    """The rows of all sequences, concatenated."""
 
     def __init__(self, x: Any, name: str = "x") -> None:
         given = x if isinstance(x, np.ndarray) and x.ndim > 1 else list(x)
         parts = [np.asarray(part) for part in given]
         if not parts or any(part.ndim != parts[0].ndim for part in parts):
             raise ShoalError(
-                f"{name} must be sequences, at least one, all of the same number of axes"
+                f"{name} must be at least one sequence, all with the same number of axes"
             )
         axes = parts[0].ndim
         if axes not in (1, 2) or any(len(part) == 0 for part in parts):
             raise ShoalError(
-                f"{name} must be sequences of tokens, [length], or of features, [length, "
-                "features], none of them empty"
+                f"{name} must be nonempty sequences of tokens, [length], or of features, "
+                "[length, features]"
             )
         self.is_tokens = axes == 1
         if self.is_tokens:
@@ -54,7 +54,7 @@ class Sequences:
         return len(self.offsets) - 1
 
     def select(self, which: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(rows, offsets, the numbers of the rows here) of some sequences."""
+        """(rows, offsets, indices of these rows) of some sequences."""
         begins, ends = self.offsets[which], self.offsets[np.asarray(which) + 1]
         numbers = np.concatenate([np.arange(a, b) for a, b in zip(begins, ends)])
         offsets = np.concatenate([[0], np.cumsum(ends - begins)]).astype(np.int64)
@@ -92,7 +92,7 @@ def classes_of(y: Any, x: Sequences, pooling: int, name: str = "y") -> np.ndarra
 
 
 class ArraysTask:
-    """The task, and the arrays while it runs. `pointer` is what the library takes."""
+    """The task, and its arrays while it runs. `pointer` is passed to the library."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class ArraysTask:
             self._take(x, y, validation, vocabulary, outputs, max_length)
         self._kept: tuple[Any, ...] = ()  # arrays of the last batch
         self._order: tuple[int, np.ndarray] = -1, np.empty(0, np.int64)
-        self._fields = (FieldRow * 2)(  # and a row without a name, the end
+        self._fields = (FieldRow * 2)(  # terminated by a row without a name
             FieldRow(
                 name=b"data",
                 type=TEXT,
@@ -152,7 +152,7 @@ class ArraysTask:
             if self.held_x.is_tokens != self.x.is_tokens or (
                 self.held_x.rows.shape[1:] != self.x.rows.shape[1:]
             ):
-                raise ShoalError("validation[0] must be of the kind of x")
+                raise ShoalError("validation[0] must have the same form as x")
             self.own, self.held = everything, np.arange(len(self.held_x))
         else:
             share = _checked.number("validation", validation)
@@ -160,7 +160,7 @@ class ArraysTask:
             if not 0 < share < 1 or count >= len(self.x):
                 raise ShoalError(
                     f"validation is {validation!r}: it must be (x, y), or a share of the "
-                    "sequences between 0 and 1 that leaves some to train on"
+                    "sequences between 0 and 1 that leaves some for training"
                 )
             drawn = np.random.RandomState([len(self.x), 7]).permutation(len(self.x))
             self.held, self.own = np.sort(drawn[:count]), np.sort(drawn[count:])
@@ -169,19 +169,19 @@ class ArraysTask:
             highest = max(int(self.x.rows.max()), int(self.held_x.rows.max()))
             self.vocabulary = highest + 1 if vocabulary is None else vocabulary
             if _checked.size("vocabulary", self.vocabulary) <= highest:
-                raise ShoalError(f"vocabulary is {vocabulary}, and x has token {highest}")
+                raise ShoalError(f"vocabulary is {vocabulary}, but x has token {highest}")
         highest = max(int(self.y.max()), int(self.held_y.max()))
         lowest = min(int(self.y.min()), int(self.held_y.min()))
         self.outputs = highest + 1 if outputs is None else outputs
         if _checked.size("outputs", self.outputs) <= highest or lowest < IGNORED:
             raise ShoalError(
                 f"y has classes from {lowest} to {highest}: they must be below outputs "
-                f"({self.outputs}), and -1 is the only one below 0"
+                f"({self.outputs}), and -1 is the only negative one"
             )
         longest = max(self.x.longest, self.held_x.longest)
         self.max_length = longest if max_length is None else max_length
         if _checked.size("max_length", self.max_length) < longest:
-            raise ShoalError(f"max_length is {max_length}, and x has {longest} positions")
+            raise ShoalError(f"max_length is {max_length}, but x has {longest} positions")
 
     def _fingerprint(self) -> bytes:
         found = hashlib.sha256(bytes([self.pooling]))
@@ -191,7 +191,8 @@ class ArraysTask:
             found.update(part.tobytes())
         return found.hexdigest()[:32].encode()
 
-    # ---- What the library calls; nothing may be raised through it ----------------------
+    # ---- Callbacks of the library; no exception may pass through it
+    # ----------------------
 
     def _fail(self, error: BaseException) -> int:
         self.error = error
@@ -220,19 +221,20 @@ class ArraysTask:
             room.max_batch = self.batch
             room.max_rows = self.batch * self.max_length
             room.validation_batches = -(-len(self.held) // self.batch)
-            data[0] = c_void_p(1)  # this object is known without it
+            data[0] = c_void_p(1)  # any non-NULL value; this object does not use it
         except BaseException as error:
             return self._fail(error)
         return 0
 
     def _which(self, part: int, number: int) -> np.ndarray:
-        """The sequences of a batch: of training, another order in every epoch."""
+        """Sequences of a batch; training has another order in every epoch."""
         if part != TRAIN:
             first = number * self.batch
             return self.held[first : first + self.batch]
         epoch, number = divmod(number, self.in_epoch)
         if self._order[0] != epoch:
-            # RandomState's numbers never change; so a training goes on under any numpy.
+            # The numbers of RandomState never change, so that a run can continue with any
+            # numpy.
             words = [self.seed & 0xFFFFFFFF, self.seed >> 32, epoch]
             self._order = epoch, np.random.RandomState(words).permutation(self.own)
         first = number * self.batch

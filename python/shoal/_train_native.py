@@ -1,5 +1,5 @@
-"""libshoal-train as ctypes sees it: structures of shoal_train.h, and those of
-shoal_models.h and shoal_speech.h that it is used with.
+"""libshoal-train through ctypes: structures of shoal_train.h, and those of shoal_models.h
+and shoal_speech.h that it needs.
 
 tests/test_train_native.py compiles the headers and compares sizes and offsets.
 """
@@ -11,13 +11,13 @@ from ctypes import CFUNCTYPE, POINTER, c_char, c_char_p, c_double, c_float, c_in
 from ctypes import c_int64, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any
 
-from ._native import Attention, Options, load_part
+from ._native import Attention, Options, Sized, load_part
 
-CANCELLED = 5  # shoal_status, beside those of _native
+CANCELLED = 5  # shoal_status, in addition to those in _native
 TEXT_SIZE, VALUE_SIZE = 64, 160
-IGNORED = -1  # a target that does not count
+IGNORED = -1  # target of a position without a class
 POOLING = ("every", "mean", "first")  # shoal_pooling
-EVENTS = (  # shoal_progress_event
+EVENTS = (  # shoal_train_event
     "data",
     "begin",
     "step",
@@ -32,8 +32,9 @@ FOR_MODEL, EPOCHS, VALIDATE_EVERY, BEST = 1, 4, 16, 64  # flags of a task
 TRAIN, VALIDATION, TEST = range(3)  # shoal_part
 
 
-class ModelConfig(ctypes.Structure):
+class ModelConfig(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("vocabulary", c_int64),
         ("features", c_int64),
         ("outputs", c_int64),
@@ -53,11 +54,13 @@ class ModelConfig(ctypes.Structure):
         ("types", c_int64),
         ("convolutions", c_int64),
         ("epsilon", c_float),
+        ("reserved", c_int32 * 15),
     ]
 
 
-class OptimizerConfig(ctypes.Structure):
+class OptimizerConfig(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("kind", c_int32),
         ("beta1", c_float),
         ("beta2", c_float),
@@ -65,6 +68,7 @@ class OptimizerConfig(ctypes.Structure):
         ("weight_decay", c_float),
         ("rectify_above", c_float),
         ("average", c_float),
+        ("reserved", c_int32 * 7),
     ]
 
 
@@ -90,6 +94,7 @@ class TrainConfig(ctypes.Structure):
         ("stop_after", c_int64),
         ("seed", c_uint64),
         ("data", c_char * TEXT_SIZE),
+        ("reserved", c_int64 * 8),
     ]
 
 
@@ -168,6 +173,7 @@ class FieldRow(ctypes.Structure):
         ("about", c_char_p),
         ("valid", c_void_p),
         ("rule", c_char_p),
+        ("user", c_void_p),
     ]
 
 
@@ -234,6 +240,7 @@ class Callbacks(ctypes.Structure):
         ("progress", PROGRESS),
         ("message", MESSAGE),
         ("cancelled", CANCEL),
+        ("reserved", c_void_p * 4),
     ]
 
 
@@ -241,7 +248,7 @@ class Setting(ctypes.Structure):
     _fields_ = [("name", c_char_p), ("value", c_char_p)]
 
 
-class RunOptions(ctypes.Structure):
+class RunOptions(Sized):
     _fields_ = [
         ("size", c_size_t),
         ("folder", c_char_p),
@@ -274,6 +281,7 @@ class RunResult(ctypes.Structure):
         ("sequences_per_second", c_double),
         ("loss_share", c_double),
         ("cause", c_int),
+        ("reserved", c_int64 * 8),
     ]
 
 
@@ -311,8 +319,9 @@ class Counts(ctypes.Structure):
     ]
 
 
-class ModelInputs(ctypes.Structure):
+class ModelInputs(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("batch", c_int64),
         ("offsets", c_void_p),
         ("tokens", c_void_p),
@@ -355,6 +364,7 @@ class Task(ctypes.Structure):
         ("publish", c_void_p),
         ("note_key", c_char_p),
         ("note", c_void_p),
+        ("reserved", c_void_p * 8),
     ]
 
 
@@ -362,12 +372,13 @@ class Loss(ctypes.Structure):
     _fields_ = [("mean", c_double), ("counted", c_int64), ("correct", c_int64)]
 
 
-class TextParts(ctypes.Structure):
+class TextParts(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("text", c_char_p),
-        ("size", c_int64),
+        ("bytes", c_int64),
         ("pair", c_char_p),
-        ("pair_size", c_int64),
+        ("pair_bytes", c_int64),
         ("most", c_int64),
         ("cut", c_int32),
         ("bare", c_int32),
@@ -397,18 +408,20 @@ class AnswerParts(ctypes.Structure):
     ]
 
 
-class WordSettings(ctypes.Structure):
+class WordSettings(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("beam", c_double),
         ("tokens", c_int64),
         ("lm_weight", c_double),
         ("insertion", c_double),
         ("nbest", c_int64),
         ("confidence", c_int32),
+        ("reserved", c_int32 * 5),
     ]
 
 
-class RecogniserOptions(ctypes.Structure):
+class RecogniserOptions(Sized):
     _fields_ = [
         ("size", c_size_t),
         ("attention", c_char_p),
@@ -421,14 +434,16 @@ class RecogniserOptions(ctypes.Structure):
     ]
 
 
-class FeaturesConfig(ctypes.Structure):
+class FeaturesConfig(Sized):
     _fields_ = [
+        ("size", c_size_t),
         ("bands", c_int64),
         ("rate", c_int64),
         ("normalise", c_int32),
         ("hop", c_int64),
         ("context", c_int64),
         ("every", c_int64),
+        ("reserved", c_int32 * 6),
     ]
 
 
@@ -438,7 +453,7 @@ class RecogniserInfo(ctypes.Structure):
         ("step", c_int64),
         ("loss", c_int),
         ("topology", c_int),
-        ("characters", c_int32),
+        ("unit_type", c_int),
         ("units", c_int64),
         ("outputs", c_int64),
         ("features", FeaturesConfig),
@@ -484,7 +499,7 @@ class RecognitionParts(ctypes.Structure):
     ]
 
 
-class EvaluationOptions(ctypes.Structure):
+class EvaluationOptions(Sized):
     _fields_ = [
         ("size", c_size_t),
         ("attention", POINTER(Attention)),
@@ -550,7 +565,7 @@ OF_CONTEXTS = {
 OF_MODELS = {
     **OF_CONTEXTS,
     "shoal_checkpoint_open": (c_int, [c_void_p, c_char_p, POINTER(c_void_p)]),
-    "shoal_checkpoint_close": (None, [c_void_p]),
+    "shoal_checkpoint_destroy": (None, [c_void_p]),
     "shoal_checkpoint_config": (
         c_int,
         [c_void_p, POINTER(ModelConfig), POINTER(c_uint64)],
@@ -579,13 +594,13 @@ OF_MODELS = {
 
 OF_RECOGNISERS = {
     **OF_CONTEXTS,
-    "shoal_recogniser_defaults": (RecogniserOptions, []),
+    "shoal_recogniser_options_init": (None, [POINTER(RecogniserOptions), c_size_t]),
     "shoal_recogniser_open": (
         c_int,
         [c_void_p, c_char_p, POINTER(RecogniserOptions), POINTER(c_void_p)],
     ),
     "shoal_recogniser_destroy": (None, [c_void_p]),
-    "shoal_recogniser_describe": (RecogniserInfo, [c_void_p]),
+    "shoal_recogniser_describe": (POINTER(RecogniserInfo), [c_void_p]),
     "shoal_recogniser_recognise_file": (
         c_int,
         [c_void_p, c_char_p, POINTER(RecognitionParts)],
@@ -600,7 +615,7 @@ OF_TRAINING = {
     **OF_MODELS,
     "shoal_task_find": (POINTER(Task), [c_char_p]),
     "shoal_task_field": (POINTER(FieldRow), [POINTER(Task), c_int]),
-    "shoal_config_defaults": (
+    "shoal_config_init": (
         c_int,
         [c_void_p, POINTER(Task), c_char_p, c_void_p, c_size_t],
     ),
@@ -610,15 +625,15 @@ OF_TRAINING = {
         [POINTER(Task), c_void_p, c_char_p, c_char_p, c_size_t],
     ),
     "shoal_config_json": (c_size_t, [POINTER(Task), c_void_p, c_char_p, c_size_t]),
-    "shoal_run_options_defaults": (c_int, [POINTER(RunOptions), c_size_t]),
+    "shoal_run_options_init": (None, [POINTER(RunOptions), c_size_t]),
     "shoal_train_run": (
         c_int,
         [c_void_p, POINTER(Task), c_void_p, POINTER(RunOptions), POINTER(RunResult)],
     ),
     "shoal_run_task": (c_int, [c_void_p, c_char_p, c_char_p]),
     "shoal_run_config": (c_int, [c_void_p, POINTER(Task), c_char_p, c_void_p]),
-    "shoal_evaluation_options_defaults": (c_int, [POINTER(EvaluationOptions), c_size_t]),
-    "shoal_evaluate": (
+    "shoal_evaluation_options_init": (None, [POINTER(EvaluationOptions), c_size_t]),
+    "shoal_evaluation_create": (
         c_int,
         [c_void_p, c_char_p, POINTER(EvaluationOptions), POINTER(c_void_p)],
     ),
@@ -629,8 +644,8 @@ OF_TRAINING = {
         c_int,
         [c_void_p, c_char_p, POINTER(Attention), POINTER(c_void_p)],
     ),
-    "shoal_finetuned_close": (None, [c_void_p]),
-    "shoal_finetuned_describe": (FinetunedInfo, [c_void_p]),
+    "shoal_finetuned_destroy": (None, [c_void_p]),
+    "shoal_finetuned_describe": (POINTER(FinetunedInfo), [c_void_p]),
     "shoal_finetuned_class": (c_char_p, [c_void_p, c_int64]),
     "shoal_finetuned_classify": (
         c_int,

@@ -1,4 +1,4 @@
-"""What trainings and evaluations have in common: a context, and somebody who watches."""
+"""Shared by training and evaluation: a context, and progress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Watching = Union[bool, Callable[[Event], object]]
 
 
 def setting(name: str, value: Any) -> bytes:
-    """The value of a field as text; the library says what a field may be."""
+    """The value of a field as text; the library validates it."""
     if isinstance(value, str):
         return _checked.text(name, value)
     if isinstance(value, bool):
@@ -34,7 +34,7 @@ def setting(name: str, value: Any) -> bytes:
 
 
 def score_of(score: Score) -> Event:
-    """What a score has to say."""
+    """A score as a dictionary."""
     found = {"loss": score.loss, "accuracy": score.accuracy}
     if score.metric:
         found[score.metric.decode()] = score.accuracy
@@ -73,9 +73,10 @@ class Session:
 
 
 class Watcher:
-    """Progress goes to tqdm, where it is installed, or to the caller's function. Ctrl-C
-    and what that function raises end the call, and come to the caller when it is over: of
-    a training, behind its checkpoint."""
+    """Progress is shown by tqdm, if it is installed, or passed to the caller's function.
+    Ctrl-C and exceptions of that function end the call, and are raised when it is over:
+    for a training, after its checkpoint.
+    """
 
     def __init__(self, watching: Watching, name: str) -> None:
         self.tell: Callable[[Event], object] | None = None
@@ -97,7 +98,7 @@ class Watcher:
         self.callbacks = Callbacks(None, *self._kept)
 
     def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:
-        """Nothing may be raised through C."""
+        """No exception may pass through C."""
 
         def run(_: object, *arguments: Any) -> None:
             if self.error is None:
@@ -146,14 +147,14 @@ class Watcher:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """While C works, Ctrl-C is only noted; afterwards it is raised."""
+        """Ctrl-C is recorded while C works and raised afterwards."""
         here = threading.current_thread() is threading.main_thread()
         before = signal.getsignal(signal.SIGINT) if here else None
 
         def note(_: int, __: object) -> None:
             self.interrupted = True
 
-        # A handler of the caller's own, or none at all, stays.
+        # A handler set by the caller is not replaced.
         ours = before is signal.default_int_handler
         if ours:
             signal.signal(signal.SIGINT, note)
@@ -165,7 +166,7 @@ class Watcher:
             self._end_bar()
 
     def check(self, session: Session, status: int) -> None:
-        """Raises what ended the call."""
+        """Raises the exception that ended the call."""
         if self.error is not None:
             raise self.error
         if self.interrupted and status in (0, CANCELLED):
@@ -182,7 +183,7 @@ def _bars() -> Any:
 
 
 def _event(progress: Progress) -> Event:
-    """What happened, as a dictionary that is the caller's."""
+    """The event as a dictionary owned by the caller."""
     found: Event = {"event": EVENTS[progress.event]}
     if progress.what:
         found["what"] = progress.what.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""A plain transformer that was trained on arrays: its logits and its score."""
+"""A plain transformer trained on arrays: its logits and its score."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from ._native import ShoalError, load_part
 from ._train_arrays import EVERY, Sequences, classes_of
 from ._train_native import OF_MODELS, POOLING, Loss, ModelConfig, ModelInputs
 
-BATCH = 64  # sequences at once at most
+BATCH = 64  # maximum number of sequences per batch
 
 
 class Transformer(LibraryHandle):
-    """A transformer encoder of a run (shoal.train.arrays), or of a file of its weights.
+    """A transformer encoder from a run (shoal.train.arrays), or from a file of its
+    weights.
 
     >>> import numpy as np, shoal, tempfile
     >>> tokens = np.random.default_rng(0).integers(5, size=(200, 12))
@@ -31,8 +32,8 @@ class Transformer(LibraryHandle):
     ...     model.predict(tokens).shape
     (200, 5)
 
-    `attention` is another kind than it was trained with; `rows` positions are worked on
-    at once. Threads that share a model take turns.
+    `attention` selects another kind than the one used in training; `rows` is the number
+    of positions per batch. Threads that share a model wait for each other.
     """
 
     __module__ = "shoal"
@@ -82,7 +83,7 @@ class Transformer(LibraryHandle):
             )
             self._check(library.shoal_checkpoint_load_average(checkpoint, self._native))
         finally:
-            library.shoal_checkpoint_close(checkpoint)
+            library.shoal_checkpoint_destroy(checkpoint)
         self.attention = spell(config.attention)
         self.outputs: int = config.outputs
         self.max_length: int = config.max_length
@@ -93,21 +94,22 @@ class Transformer(LibraryHandle):
     def fit(
         cls, x: Any, y: Any, out: str | os.PathLike[str], *arguments: Any, **options: Any
     ) -> Transformer:
-        """Trains on arrays in the folder `out`, as shoal.train.arrays does, and opens
-        what was trained."""
+        """Trains on arrays in the folder `out`, like shoal.train.arrays, and opens the
+        result.
+        """
         from .train import arrays
 
         run = arrays(x, y, out, *arguments, **options)
         return cls(run.path, threads=options.get("threads"))
 
     def _batches(self, x: Sequences) -> Iterator[tuple[np.ndarray, ModelInputs, Any]]:
-        """(the sequences, their inputs, the numbers of their rows)."""
+        """(sequences, their inputs, indices of their rows)."""
         if x.is_tokens == (self._config.features > 0):
             wanted = "features" if self._config.features > 0 else "tokens"
-            raise ShoalError(f"x has no {wanted}, which the model takes")
+            raise ShoalError(f"x has no {wanted}, which the model needs")
         if not x.is_tokens and x.rows.shape[1] != self._config.features:
             raise ShoalError(
-                f"x has {x.rows.shape[1]} features: the model takes "
+                f"x has {x.rows.shape[1]} features: the model needs "
                 f"{self._config.features}"
             )
         first = 0
@@ -130,7 +132,8 @@ class Transformer(LibraryHandle):
 
     def predict(self, x: Any) -> Any:
         """Logits: [sequences, outputs] with pooling; else [sequences, length, outputs],
-        or where x is a list, a list of [length, outputs]."""
+        or if x is a list, a list of [length, outputs].
+        """
         packed = Sequences(x)
         pooled = self._config.pooling != EVERY
         rows = len(packed) if pooled else int(packed.offsets[-1])

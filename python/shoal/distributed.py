@@ -1,8 +1,9 @@
-"""One sequence that several processes hold, through ``torch.distributed``.
+"""One sequence distributed over several processes, through ``torch.distributed``.
 
-Every process (rank) of a group calls the same function with its own run of positions, the
-first rank the first; outputs and gradients are its own. Groups and top keys are those of
-one process, and what crosses has the size of the groups, not of the sequence.
+Every process (rank) of a process group calls the same function with its own contiguous
+positions, in the order of ranks; outputs and gradients are those of its positions.
+Clusters and exact keys are the same as in one process, and the amount of communication
+depends on the number of clusters, not on the sequence length.
 
     torch.distributed.init_process_group("gloo")
     out = shoal.distributed.attention(q, k, v, "i-clustered-100")
@@ -27,11 +28,11 @@ from ._native import ShoalError, lib
 
 __all__ = ["attention"]
 
-INT32 = 2  # of shoal_sum_type, the one that plans use
+INT32 = 2  # of shoal_sum_type; the only one that plans use
 
 
 class Transport(ctypes.Structure):
-    """shoal_transport: how ranks talk."""
+    """shoal_transport: communication between ranks."""
 
 
 SUM = CFUNCTYPE(c_int, POINTER(Transport), c_int, c_int64, c_void_p)
@@ -43,6 +44,7 @@ EXCHANGE = CFUNCTYPE(
     c_int, POINTER(Transport), POINTER(c_int64), c_void_p, POINTER(c_int64), c_void_p
 )
 Transport._fields_ = [
+    ("user", c_void_p),
     ("rank", c_int32),
     ("ranks", c_int32),
     ("local_rank", c_int32),
@@ -56,6 +58,7 @@ Transport._fields_ = [
     ("gather_parts", PARTS),
     ("broadcast", BROADCAST),
     ("exchange", EXCHANGE),
+    ("reserved", c_void_p * 4),
 ]
 
 lib.shoal_plan_create_over.restype = c_int
@@ -80,8 +83,9 @@ def _numbers_at(address: int, count: int) -> Tensor:
 
 
 class Ranks:
-    """The transport of a process group. A call that fails leaves its message, and every
-    later one fails at once: the ranks no longer agree about what comes next."""
+    """The transport of a process group. A failed call leaves its message, and every later
+    one fails at once, because the ranks no longer agree about what comes next.
+    """
 
     def __init__(self, group: Any) -> None:
         self.group = group
@@ -95,7 +99,7 @@ class Ranks:
         self.table.exchange = EXCHANGE(self.guarded(self.exchange))
 
     def guarded(self, call: Any) -> Any:
-        """Nothing may be raised through C."""
+        """No exception may pass through C."""
 
         def run(_: Any, *arguments: Any) -> int:
             if self.failed:
@@ -158,7 +162,7 @@ class Ranks:
 
 
 class SpreadPlan(OwnedPlan):
-    """The plan of one of several ranks, and what it needs until it is gone."""
+    """The plan of one of several ranks, and the objects that it needs."""
 
     def __init__(self, ranks: Ranks, kind: str, problem: Problem, backward: bool) -> None:
         super().__init__(Context(torch.get_num_threads()))
@@ -178,7 +182,7 @@ class SpreadPlan(OwnedPlan):
 
 
 def _contiguous(tensor: Tensor) -> Tensor:
-    """As the plan reads it."""
+    """The layout that the plan needs."""
     return tensor.detach().contiguous()
 
 
@@ -241,11 +245,11 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
         ):
             raise ShoalError(
                 f"{name} is {tensor.dtype} {tuple(tensor.shape)} on {tensor.device}: "
-                "over ranks it must be float32 [batch, heads, positions, dim] on the CPU"
+                "several ranks need float32 [batch, heads, positions, dim] on the CPU"
             )
     if k.shape[:3] != v.shape[:3] or k.shape[0] != q.shape[0] or k.shape[3] != q.shape[3]:
         raise ShoalError(
-            f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not fit"
+            f"q {tuple(q.shape)}, k {tuple(k.shape)} and v {tuple(v.shape)} do not match"
         )
 
 
@@ -263,9 +267,9 @@ def attention(
     """Attention of this rank's queries over the keys of all ranks, with gradients.
 
     q, k and v are this rank's positions, float32 [batch, heads, positions, dim]; their
-    numbers may differ between ranks, and be 0. The lengths, int64 [batch], are of this
-    rank's positions. All ranks of the group (None: of the default one) call it together,
-    and backward too. Kinds: full, clustered-C, i-clustered-C and q-clustered-C.
+    number may differ between ranks, and be 0. The lengths, int64 [batch], are of this
+    rank's positions. All ranks of the process group (None: the default one) must call it
+    together, and backward too. Kinds: full, clustered-C, i-clustered-C and q-clustered-C.
     """
     refuse_kind(kind)
     _check(q, k, v)

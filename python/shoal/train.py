@@ -6,9 +6,9 @@
     shoal.Recogniser("runs/i100").recognise("talk.flac").text
 
 A training is a run in a folder, with a checkpoint, the best weights and a log. Ctrl-C
-ends it after the running step and raises KeyboardInterrupt behind its checkpoint; the
-same call with ``resume=True`` goes on, to the bits of a training that was never
-interrupted. The library is libshoal-train; its fields are listed by ``fields``.
+ends it after the current step and raises KeyboardInterrupt after saving a checkpoint; the
+same call with ``resume=True`` continues, with the same bits as an uninterrupted training.
+The library is libshoal-train; ``fields`` lists its fields.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CONFIGS: dict[str, Any] = {
     "squad": SquadConfig,
     "arrays": TrainConfig,
 }
-FIELDS_SIZE = 1 << 14  # bytes that any configuration's JSON fits into
+FIELDS_SIZE = 1 << 14  # enough bytes for the JSON of any configuration
 
 
 def _task(library: Any, name: str) -> Any:
@@ -58,8 +58,9 @@ def _as_dict(library: Any, task: Any, config: Any) -> dict[str, Any]:
 
 
 def fields(task: str, preset: str | None = None) -> list[dict[str, Any]]:
-    """What can be set in a task ("copy", "speech", "glue", "squad"): name, default, and a
-    line about it."""
+    """Fields of a task ("copy", "speech", "glue", "squad"): name, default, and a short
+    description.
+    """
     library = load_train("shoal.train")
     with Session(library, 1) as session:
         found, config = _task(library, task), CONFIGS[task]()
@@ -76,12 +77,12 @@ def fields(task: str, preset: str | None = None) -> list[dict[str, Any]]:
                     "about": (row.contents.about or b"").decode(),
                 }
             )
-    return rows[1:]  # the first is the task's name
+    return rows[1:]  # the first is the name of the task
 
 
 def _defaults(session: Session, task: Any, preset: str | None, config: Any) -> None:
     session.check(
-        session.lib.shoal_config_defaults(
+        session.lib.shoal_config_init(
             session.context,
             task,
             _checked.optional_text("preset", preset),
@@ -92,17 +93,18 @@ def _defaults(session: Session, task: Any, preset: str | None, config: Any) -> N
 
 
 class Evaluation(list[dict[str, Any]]):
-    """A row for each kind, then the controls: dictionaries. `info` says what was
-    evaluated on what; `predictions` are the first kind's, of glue and squad."""
+    """A row for each kind, then the controls, as dictionaries. `info` describes model and
+    data; `predictions` are those of the first kind, for glue and squad.
+    """
 
     info: dict[str, Any]
     predictions: str | None
 
 
 class Run:
-    """A training in a folder: begun by the functions of shoal.train, or opened again.
+    """A training in a folder: started by the functions of shoal.train, or opened later.
 
-    `result` is what the call that trained it said, None where it was only opened.
+    `result` is the result of the call that trained it, None if it was only opened.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -121,13 +123,13 @@ class Run:
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        """A dictionary for every step and every validation, in their order."""
+        """A dictionary for every step and every validation, in order."""
         lines = (self.path / "log.jsonl").read_text().splitlines()
         return [row for row in map(json.loads, lines) if "step" in row]
 
     @property
     def config(self) -> dict[str, Any]:
-        """Every field of the training's configuration."""
+        """Every field of the configuration."""
         library = load_train("shoal.train.Run")
         if self.task not in CONFIGS:
             raise ShoalError(f"{self.path} is a run of the task {self.task}")
@@ -144,8 +146,9 @@ class Run:
             return _as_dict(library, task, config)
 
     def weights(self, *, best: bool = True) -> dict[str, np.ndarray]:
-        """The weights by name: the best ones where the run has them, or else (or with
-        best=False) the checkpoint's."""
+        """The weights by name: the best ones if the run has them, otherwise (or with
+        best=False) those of the checkpoint.
+        """
         path = self.path / "best.safetensors"
         if not best or not path.exists():
             path = self.path / "checkpoint.safetensors"
@@ -178,18 +181,19 @@ class Run:
         progress: Watching = False,
         threads: int | None = None,
     ) -> Evaluation:
-        """The trained model with other kinds of attention, all on the same data.
+        """Evaluates the trained model with other kinds of attention, all on the same
+        data.
 
-        `data` is a data folder of speech, and of glue and squad where the training had
-        their dev part unless it is said. `controls` adds uniform attention, none, and
-        clustered-1: where these are not far worse, the model hardly uses its attention.
-        Of copy `batches` fresh batches are taken. With a lexicon and a language model
-        (`lm`) errors of words are counted, too; `tune` is a data folder that their
-        weights are fitted on. A model of arrays is evaluated by shoal.Transformer.score.
+        `data` is a data folder for speech; for glue and squad it defaults to the dev data
+        of the training. `controls` adds uniform attention, no attention, and clustered-1:
+        if these are not much worse, the model hardly uses its attention. copy uses
+        `batches` new batches. With a lexicon and a language model (`lm`) word errors are
+        counted, too; `tune` is a data folder on which their weights are fitted. Use
+        shoal.Transformer.score to evaluate a model trained on arrays.
         """
         if self.task == "arrays":
             raise ShoalError(
-                "a run on arrays does not keep them: use "
+                "a run on arrays does not store them: use "
                 "shoal.Transformer(path, kind).score(x, y)"
             )
         if isinstance(kinds, str):
@@ -199,7 +203,7 @@ class Run:
         watcher = Watcher(progress, str(self.path))
         options = EvaluationOptions()
         library = load_train("shoal.train.Run.evaluate")
-        library.shoal_evaluation_options_defaults(byref(options), ctypes.sizeof(options))
+        library.shoal_evaluation_options_init(byref(options), ctypes.sizeof(options))
         chosen = (Attention * len(kinds))(*(parse(kind) for kind in kinds))
         options.attention, options.kinds = chosen, len(kinds)
         options.controls, options.skip_bad = bool(controls), bool(skip_bad)
@@ -217,7 +221,7 @@ class Run:
         with Session(library, threads) as session:
             made = c_void_p()
             with watcher.watching():
-                status = library.shoal_evaluate(
+                status = library.shoal_evaluation_create(
                     session.context, os.fsencode(self.path), byref(options), byref(made)
                 )
             try:
@@ -240,7 +244,8 @@ def recogniser_options(
     lexicon: str | None,
     lm: str | os.PathLike[str] | None,
 ) -> RecogniserOptions:
-    options: RecogniserOptions = library.shoal_recogniser_defaults()
+    options = RecogniserOptions()
+    library.shoal_recogniser_options_init(byref(options), ctypes.sizeof(options))
     options.attention = _checked.optional_text("attention", attention)
     options.beams = _checked.size("beams", beams)
     options.piece = _checked.number("piece", piece)
@@ -276,7 +281,7 @@ def _train(
     stop_seconds: float,
     threads: int | None,
 ) -> Run:
-    """One run: begins, or goes on."""
+    """Starts or continues a run."""
     library = load_train("shoal.train")
     folder = _checked.path("out", out)
     rows = [
@@ -286,7 +291,7 @@ def _train(
     ]
     watcher = Watcher(progress, os.fspath(out))
     options, result = RunOptions(), RunResult()
-    library.shoal_run_options_defaults(byref(options), ctypes.sizeof(options))
+    library.shoal_run_options_init(byref(options), ctypes.sizeof(options))
     options.folder, options.resume = folder, bool(resume)
     setattr(options, "from", None if start is None else _checked.path("start", start))
     said = (Setting * len(rows))(*(Setting(*row) for row in rows))
@@ -344,22 +349,22 @@ def speech(
     threads: int | None = None,
     **settings: Any,
 ) -> Run:
-    """Trains a recogniser on a data folder with the folders train and dev, as Kaldi keeps
-    its data (docs/train.md).
+    """Trains a recogniser on a data folder with the folders train and dev in Kaldi's
+    format (docs/train.md).
 
     `settings` are fields of the task, such as epochs=30, units="characters", layers=4:
     ``fields("speech")`` lists them. `preset` is "default", "paper", "lf-mmi" or
-    "paper-lf-mmi"; the last two need a `lexicon`. `start` is a run whose weights this one
-    begins with.
+    "paper-lf-mmi"; the last two need a `lexicon`. `start` is a run whose weights are the
+    initial ones.
 
-    out           the run's folder, made if missing
-    resume        goes on from the folder's checkpoint, or begins where there is none;
-                  without it a training that is there is refused
-    progress      True: a bar, where tqdm is installed; or a function that is called with
-                  a dictionary for every step, validation and so on. What it raises ends
-                  the training behind its checkpoint
+    out           folder of the run, created if it is missing
+    resume        continue from the folder's checkpoint, or start if there is none;
+                  without it, an existing training raises an error
+    progress      True: a progress bar, if tqdm is installed; or a function that is
+                  called with a dictionary for every step, validation and so on. An
+                  exception ends the training after its checkpoint
     save_seconds  between checkpoints; 0: after every step
-    stop_seconds  of training in all; 0: no end
+    stop_seconds  total duration of the training; 0: no limit
     """
     options = {
         "folder": _checked.path("data", data),
@@ -398,8 +403,9 @@ def glue(
     threads: int | None = None,
     **settings: Any,
 ) -> Run:
-    """Trains a BERT or RoBERTa folder (`model`) further on a dataset of GLUE ("RTE"),
-    whose files are in the folder `data`. Other arguments are those of speech."""
+    """Fine-tunes a BERT or RoBERTa folder (`model`) on a dataset of GLUE ("RTE"), whose
+    files are in the folder `data`. Other arguments are those of speech.
+    """
     options = {
         "folder": _checked.path("data", data),
         "model_folder": _checked.path("model", model),
@@ -436,8 +442,9 @@ def squad(
     threads: int | None = None,
     **settings: Any,
 ) -> Run:
-    """Trains a BERT or RoBERTa folder (`model`) to answer questions: `data` is SQuAD's
-    train.json and `dev` its dev.json. Other arguments are those of speech."""
+    """Fine-tunes a BERT or RoBERTa folder (`model`) to answer questions: `data` is
+    SQuAD's train.json and `dev` its dev.json. Other arguments are those of speech.
+    """
     options = {
         "folder": _checked.path("data", data),
         "dev": _checked.path("dev", dev),
@@ -471,7 +478,7 @@ def copy(
     threads: int | None = None,
     **settings: Any,
 ) -> Run:
-    """Trains the masked copy task, which is made in memory (docs/train.md)."""
+    """Trains the masked copy task, whose data is generated (docs/train.md)."""
     return _train(
         _known("copy"),
         CopyConfig(),
@@ -507,18 +514,18 @@ def arrays(
     threads: int | None = None,
     **settings: Any,
 ) -> Run:
-    """Trains a plain transformer encoder to tell classes.
+    """Trains a plain transformer encoder to predict classes.
 
     x is [sequences, length] integers (tokens) or [sequences, length, features] numbers,
     or a list of such sequences of different lengths. y has a class for every position,
-    [sequences, length] (or such a list), of which -1 does not count; with pooling "mean"
-    or "first" one for every sequence, [sequences].
+    [sequences, length] (or such a list), where -1 is ignored; with pooling "mean" or
+    "first" one for every sequence, [sequences].
 
-    `validation` is (x, y) of the same kind, or the share of the sequences that is set
-    apart for it. vocabulary, outputs and max_length follow from the data unless they are
-    given. `settings` are the fields of a model and its training: epochs (10), batch (32),
+    `validation` is (x, y) in the same form, or the share of the sequences to use for it.
+    vocabulary, outputs and max_length are taken from the data unless they are given.
+    `settings` are the fields of a model and its training: epochs (10), batch (32),
     layers, heads, head_dim, feed_forward, dropout, learning_rate, warmup, seed ...; other
-    arguments are those of speech. ``Run.open`` gives the shoal.Transformer.
+    arguments are those of speech. ``Run.open`` returns the shoal.Transformer.
     """
     task = ArraysTask(
         x,

@@ -4,11 +4,10 @@
     shoal.transformers.register()
     model = AutoModel.from_pretrained(path, attn_implementation="shoal-25")
 
-Kinds whose queries look for themselves (full, local-W, strided-W, oracle-top-k) run whole
-models: encoders, decoders with their caches, both together; with masks, sliding windows,
-position biases and dropout. The other kinds are for encoders: padding is honoured on
-either side, and what they cannot do is refused with a message. Soft caps and sinks are
-refused by all.
+Kinds whose queries do not share keys (full, local-W, strided-W, oracle-top-k) run all
+models: encoders, decoders with caches, and both together; with masks, sliding windows,
+position biases and dropout. The other kinds are for encoders, with padding on either
+side; unsupported arguments raise an error. Soft caps and sinks are not supported.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from ._torch_functions import masking_kinds, padding_lengths, takes_masks
 
 CLUSTERS = (25, 50, 100, 200)  # registered for every kind with a number of clusters
 
-# Arguments of attention functions that change the result, and what they are called.
+# Arguments of attention functions that change the result, and their names.
 REFUSED = {
     "softcap": "soft caps of the scores",
     "s_aux": "attention sinks",
@@ -46,7 +45,7 @@ __all__ = ["names", "register"]
 
 
 def names() -> list[str]:
-    """What register() registers: every kind that can stand in for full attention.
+    """The kinds that register() registers: all that can replace full attention.
 
     >>> import shoal.transformers
     >>> shoal.transformers.names()[:3]
@@ -58,7 +57,7 @@ def names() -> list[str]:
         if kind.keys_are_queries:
             continue
         default = kind.defaults.partition(":")[0]
-        if number != "C" or default == stem:  # shoal takes its number from the sizes
+        if number != "C" or default == stem:  # shoal chooses the number from the sizes
             found.append(default)
         if number == "C":
             found += [f"{stem}-{clusters}" for clusters in CLUSTERS]
@@ -66,11 +65,11 @@ def names() -> list[str]:
 
 
 class Choices(NamedTuple):
-    """What register() was told."""
+    """Arguments of register()."""
 
-    leave_windows: bool  # layers with sliding windows go to PyTorch
-    keep_padding: bool  # padding is made of queries like all others
-    skip_dropout: bool  # attention dropout is left out in training
+    leave_windows: bool  # leave layers with sliding windows to PyTorch
+    keep_padding: bool  # treat padding like all other queries
+    skip_dropout: bool  # omit attention dropout in training
 
 
 def register(
@@ -79,20 +78,18 @@ def register(
     keep_padding: bool = False,
     skip_dropout: bool = False,
 ) -> list[str]:
-    """Makes kinds of attention known to transformers; returns their names.
+    """Registers kinds of attention with transformers; returns their names.
 
-    Without arguments those of names(); any other spelling must be named, as in
-    ``register("i-clustered-25:topk=64")``. The name is then what attn_implementation
-    takes.
+    Without arguments, registers those of names(); any other spelling must be given, as in
+    ``register("i-clustered-25:topk=64")``. Pass the name as attn_implementation.
 
-    sliding_window  what becomes of layers with a sliding window (ModernBERT has them),
-                    where the kind has no masks of its own: "refuse", or "sdpa", which
-                    leaves those layers to PyTorch
-    keep_padding    what comes out at padded positions: False, 0; True, the attention of
-                    what stands there, as PyTorch gives it. True makes groups coarser,
-                    since the padding joins them, and slower
-    skip_dropout    what becomes of attention dropout in training: False, kinds that have
-                    none refuse it; True, it is left out
+    sliding_window  layers with a sliding window (as in ModernBERT), if the kind has no
+                    masks: "refuse", or "sdpa", which leaves those layers to PyTorch
+    keep_padding    output at padded positions: False, 0; True, the attention of the
+                    padding as in PyTorch. True is slower and makes clusters coarser,
+                    since the padding belongs to them
+    skip_dropout    attention dropout in training: False, kinds without dropout raise an
+                    error; True, it is omitted
 
     >>> import shoal.transformers
     >>> shoal.transformers.register("i-clustered-25:topk=64")
@@ -107,8 +104,8 @@ def register(
         spelling(name)
         if parse(name).kind in KEYS_ARE_QUERIES:
             raise ShoalError(
-                f"{name} takes the queries for keys: it cannot stand in for the "
-                "attention of a model that has keys of its own"
+                f"{name} uses the queries as keys: it cannot replace the attention of "
+                "a model with separate keys"
             )
         choices = Choices(sliding_window == "sdpa", keep_padding, skip_dropout)
         AttentionInterface.register(name, partial(_attend, name, choices))
@@ -118,7 +115,7 @@ def register(
 
 
 def make_known(name: str) -> None:
-    """Registers a kind, unless the user did, with other choices."""
+    """Registers a kind, unless the user has registered it with other choices."""
     if name not in _known:
         register(name)
 
@@ -136,7 +133,8 @@ def _mask(
     **kwargs: Any,
 ) -> Tensor | None:
     """The padding, bool [batch, keys] with True for keep, or None; for kinds with masks
-    what PyTorch's attention would get, unless it is padding."""
+    the mask of PyTorch's attention, unless it is only padding.
+    """
     if takes_masks(name) and mask_function is not bidirectional_mask_function:
         masked: Tensor | None = sdpa_mask(
             batch_size=batch_size,
@@ -156,7 +154,8 @@ def _mask(
                 f"kinds that have them: {masking_kinds()}"
             )
         if not choices.leave_windows:
-            # Models make this mask even if no layer uses it: the layer must refuse.
+            # Models create this mask even if no layer uses it; the layer raises the
+            # error.
             return torch.empty(0, dtype=torch.bool, device=kwargs.get("device"))
         whole: Tensor | None = sdpa_mask(
             batch_size=batch_size,
@@ -173,7 +172,7 @@ def _mask(
         return None
     if attention_mask.dim() != 2:
         raise ShoalError(
-            f"attention_mask has {attention_mask.dim()} axes: {name} takes the "
+            f"attention_mask has {attention_mask.dim()} axes: {name} needs the "
             "padding mask [batch, length]"
         )
     return attention_mask[:, -kv_length:].to(torch.bool)
@@ -196,16 +195,16 @@ def _attend(
     """One layer: [batch, heads, length, dim] -> [batch, length, heads, dim]."""
     if kwargs.get("output_attentions"):
         raise ShoalError(
-            f"{name} makes no matrix of weights: output_attentions must be False"
+            f"{name} computes no matrix of weights: output_attentions must be False"
         )
     for argument, what in REFUSED.items():
         if kwargs.get(argument) is not None:
-            raise ShoalError(f"{name} cannot honour {what} ({argument})")
+            raise ShoalError(f"{name} does not support {what} ({argument})")
     if takes_masks(name):
         if sliding_window is not None and attention_mask is None:
-            if key.shape[2] > sliding_window:  # else the mask was left out as idle
+            if key.shape[2] > sliding_window:  # otherwise omitted, as it hides nothing
                 raise ShoalError(
-                    f"{name}: a sliding window of {sliding_window} came without its mask"
+                    f"{name}: a sliding window of {sliding_window} has no mask"
                 )
         if _skips_dropout(module, choices):
             dropout = 0.0
@@ -224,7 +223,7 @@ def _attend(
         )
     if kwargs.get("position_bias") is not None:
         raise ShoalError(
-            f"{name} cannot honour position biases; kinds that can: {masking_kinds()}"
+            f"{name} does not support position biases; kinds that do: {masking_kinds()}"
         )
     if is_causal if is_causal is not None else getattr(module, "is_causal", False):
         raise ShoalError(
@@ -235,7 +234,7 @@ def _attend(
         if not choices.leave_windows:
             raise ShoalError(
                 f"{name}: a layer of this model has a sliding window of "
-                f"{sliding_window}, which Shoal cannot honour; "
+                f"{sliding_window}, which this kind does not support; "
                 'register(..., sliding_window="sdpa") leaves such layers to PyTorch'
             )
         result: tuple[Tensor, None] = sdpa_attention_forward(
@@ -253,7 +252,7 @@ def _attend(
     if dropout and not _skips_dropout(module, choices):
         raise ShoalError(
             f"{name} has no dropout of attention weights: call model.eval(), set the "
-            "configuration's attention dropout to 0, or leave it out with "
+            "configuration's attention dropout to 0, or omit it with "
             "register(..., skip_dropout=True) or use_kind(..., skip_dropout=True)"
         )
     keep = _kept(name, attention_mask, query.shape[0], key.shape[2])
@@ -281,11 +280,11 @@ def _attend_masked(
     scaling: float | None,
     is_causal: bool,
 ) -> tuple[Tensor, None]:
-    """A layer by a kind with masks, with all that its mask and bias say."""
+    """A layer with a kind that supports its mask and bias."""
     query, key, value = inputs
     batch, queries, keys = query.shape[0], query.shape[2], key.shape[2]
     lengths = query_lengths = padded = None
-    if mask is None:  # as PyTorch's attention is called: a square causal mask, or none
+    if mask is None:  # PyTorch's convention: a square causal mask, or none
         causal = is_causal and queries > 1
     elif mask.dim() == 2:
         causal = False
@@ -332,8 +331,9 @@ def _attend_masked(
 def _skips_padding(
     module: torch.nn.Module, choices: Choices, query: Tensor, key: Tensor
 ) -> bool:
-    """In self-attention what is no key is no query either: it joins no group and its
-    output is 0, wherever it lies."""
+    """In self-attention a position that is not a key is not a query either: it belongs to
+    no cluster, and its output is 0.
+    """
     return (
         not choices.keep_padding
         and query.shape[2] == key.shape[2]
@@ -342,23 +342,24 @@ def _skips_padding(
 
 
 def _skips_dropout(module: torch.nn.Module, choices: Choices) -> bool:
-    """As register() was told, or use_kind, which marks the configuration."""
+    """By register(), or by use_kind, which marks the configuration."""
     config = getattr(module, "config", None)
     return choices.skip_dropout or getattr(config, "_shoal_skips_dropout", False)
 
 
 def _kept(name: str, mask: Tensor | None, batch: int, keys: int) -> Tensor | None:
-    """bool [batch, keys], True for what is no padding; None: there is none."""
+    """bool [batch, keys], False for padding; None if there is none."""
     if mask is None:
         return None
     if mask.dim() == 1:
         raise ShoalError(
-            f"{name}: this layer's mask is a sliding window, which Shoal cannot honour"
+            f"{name}: this layer's mask is a sliding window, which this kind does not "
+            "support"
         )
     if mask.dim() != 2 or mask.shape != (batch, keys):
         raise ShoalError(
             f"{name}: a mask of shape {tuple(mask.shape)} reached the attention; "
-            f"only padding, [{batch}, {keys}], can be honoured"
+            f"only padding, [{batch}, {keys}], is supported"
         )
     return mask.to(torch.bool)
 

@@ -1,4 +1,4 @@
-"""What the tests share: where the data is, and arrays with their exact attention."""
+"""Shared by the tests: paths of data, and arrays with their exact attention."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import shoal
+from shoal._native import load_part
 
 LISTED = [kind.name for kind in shoal.kinds()]
 KINDS = ["full", "clustered-7", "i-clustered-7:topk=9", "oracle-top-9", "shoal-7:topk=9"]
@@ -18,8 +19,17 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 DATA = Path(os.environ.get("SHOAL_DATA") or ROOT.parent / "shared" / "data")
 
 
+def needs(*parts: str) -> None:
+    """A skip that says why, where the package was built without one of its libraries."""
+    for part in parts:
+        try:
+            load_part(part, "this test", {})
+        except ImportError as error:
+            pytest.skip(str(error))
+
+
 def data(*parts: str) -> Path:
-    """A file of the shared data, or a skip that says where it was looked for."""
+    """A file of the shared data, or a skip that names its path."""
     path = DATA.joinpath(*parts)
     if not path.exists():
         pytest.skip(f"no {path}: set SHOAL_DATA to the folder that has it")

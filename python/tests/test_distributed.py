@@ -1,4 +1,6 @@
-"""Processes that each hold a part of the sequences, by gloo, and one that holds all."""
+"""Processes that each hold a part of the sequences, with gloo, compared with a single
+one.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def whole(kind):
 
 
 def part(rank, ranks, folder, kinds):
-    """One process: its rows of everything, for each kind, into a file."""
+    """One process: its rows of everything, for each kind, written to a file."""
     torch.set_num_threads(1)
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks
@@ -87,33 +89,33 @@ def test_it_is_what_one_process_finds(ranks, tmp_path):
 
 def test_what_cannot_be_is_refused_on_all_ranks(tmp_path):
     for found in spread(2, tmp_path, ["local-4", "shoal-6", "clustered-3"]):
-        assert "kinds that can" in found["local-4"]
+        assert "kinds that do" in found["local-4"]
         assert "q-clustered-C" in found["shoal-6"]
-        assert not isinstance(found["clustered-3"], str)  # and the ranks go on
+        assert not isinstance(found["clustered-3"], str)  # and the ranks continue
 
 
 def test_types_are_refused():
     q, k, v, _ = tensors()
     with pytest.raises(shoal.ShoalError, match="float64"):
         distributed.attention(q.double(), k, v)
-    with pytest.raises(shoal.ShoalError, match="do not fit"):
+    with pytest.raises(shoal.ShoalError, match="do not match"):
         distributed.attention(q, k[:, :, :-1], v)
 
 
 def test_the_structure_is_the_headers(tmp_path):
-    header = ROOT / "include" / "shoal.h"
+    header = ROOT / "include" / "shoal_transport.h"
     compiler = shutil.which("cc")
     if not header.exists() or not compiler:
-        pytest.skip("no include/shoal.h beside the package, or no C compiler")
+        pytest.skip("no include/shoal_transport.h beside the package, or no C compiler")
     plain = re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.DOTALL)
     (body,) = re.findall(r"struct shoal_transport \{(.*?)\n\};", plain, re.DOTALL)
     names = re.findall(r"\(\*(\w+)\)", body)
     mirrored = [name for name, _ in distributed.Transport._fields_]
-    assert mirrored[6:] == names
+    assert mirrored[7:-1] == names
     source = tmp_path / "layout.c"
     lines = [f'printf("%zu\\n", offsetof(shoal_transport, {name}));' for name in mirrored]
     source.write_text(
-        "#include <stdio.h>\n#include <shoal.h>\nint main(void) {\n"
+        "#include <stdio.h>\n#include <shoal_transport.h>\nint main(void) {\n"
         + 'printf("%zu\\n", sizeof(shoal_transport));\n'
         + "\n".join(lines)
         + "\n}\n"

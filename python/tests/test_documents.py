@@ -1,4 +1,4 @@
-"""The tutorial's examples give the output that it shows; the example programs run."""
+"""The examples of the tutorial give the output shown; the example programs run."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_endings():
 
 
 def test_train_classifier():
-    """Clustered attention learns from scratch, and other kinds do with its weights."""
+    """Clustered attention learns from scratch, and other kinds work with its weights."""
     pytest.importorskip("torch")
     done = subprocess.run(
         [sys.executable, "train_classifier.py", "--length", "64", "--steps", "60"]

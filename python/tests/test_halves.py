@@ -1,4 +1,4 @@
-"""Arrays in half precision: read and written as they are, and rounded once."""
+"""Arrays in half precision: no conversion of whole arrays, and one rounding."""
 
 from __future__ import annotations
 
@@ -76,9 +76,10 @@ def run(function, inputs, dout, *arguments, **options):
 @pytest.mark.parametrize("value_dim", [16, 12])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_error_is_no_larger_than_pytorchs(dtype, value_dim):
-    """Against the attention of the same halves in float64. Where values are of another
-    size than keys PyTorch keeps all weights in float32, and its gradients of queries and
-    keys do not come from rounded outputs; else its gradients do too."""
+    """Compared with attention of the same half-precision values in float64. If values
+    have another dimension than keys, PyTorch keeps all weights in float32, and its
+    gradients of queries and keys do not come from rounded outputs; otherwise they do too.
+    """
     torch.manual_seed(0)
     masks = None, torch.rand(60, 50) > 0.3, torch.randn(2, 1, 60, 50)
     most = [1.001] * 4 if value_dim == 16 else [1.001, 1.3, 1.3, 1.001]

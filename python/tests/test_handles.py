@@ -1,4 +1,4 @@
-"""Objects that threads share, and values that C cannot hold."""
+"""Objects shared by threads, and values that C cannot represent."""
 
 from __future__ import annotations
 
@@ -12,37 +12,23 @@ import numpy as np
 import pytest
 
 import shoal
-from conftest import ROOT, arrays, data
+from conftest import ROOT, arrays, data, needs
 from shoal import _checked
 from shoal._handle import Handle
 
 TEXTS = ["Attention in linear time.", "a b c", "queries huddle into clusters " * 30]
 
 
-@pytest.fixture(autouse=True)
-def libraries(monkeypatch):
-    """The built libraries, where they are."""
-    for part in ("models", "speech"):
-        variable, built = (
-            f"SHOAL_{part.upper()}_LIBRARY",
-            ROOT / f"build/libshoal-{part}.so",
-        )
-        if not os.environ.get(variable) and built.exists():
-            monkeypatch.setenv(variable, str(built))
-
-
 @pytest.fixture
 def encoder():
-    if not os.environ.get("SHOAL_MODELS_LIBRARY"):
-        pytest.skip("no libshoal-models: set SHOAL_MODELS_LIBRARY")
+    needs("models")
     with shoal.TextEncoder(ROOT / "tests" / "models" / "text" / "bert") as opened:
         yield opened
 
 
 @pytest.fixture
 def speech():
-    if not os.environ.get("SHOAL_SPEECH_LIBRARY"):
-        pytest.skip("no libshoal-speech: set SHOAL_SPEECH_LIBRARY")
+    needs("speech")
     with shoal.Speech(data("models", "ggml-tiny.bin")) as opened:
         yield opened
 
@@ -51,7 +37,7 @@ def speech():
 
 
 class Slow(Handle):
-    """Counts how many threads are inside at once."""
+    """Counts the threads that are inside at once."""
 
     _what = "the slow one"
 
@@ -97,7 +83,7 @@ def test_a_callback_cannot_wait_for_itself():
     slow = Slow()
     with slow._turn():
         for call in (slow.work, slow.close):
-            with pytest.raises(shoal.ShoalError, match="this very thread"):
+            with pytest.raises(shoal.ShoalError, match="by this thread"):
                 call()
     slow.work()
 
@@ -136,7 +122,7 @@ def test_one_encoder_for_two_threads(encoder):
 
 
 def test_closing_an_encoder_that_embeds(encoder):
-    """Every call is either answered or refused."""
+    """Every call either succeeds or raises an error."""
     expected, said = encoder.embed(TEXTS), []
 
     def run():
@@ -228,10 +214,10 @@ def test_options_of_an_encoder(encoder):
         ("attention", None),
     ):
         refused(f"^{name} ", shoal.TextEncoder, folder, **{name: wrong})
-    refused("^folder has a zero byte", shoal.TextEncoder, str(folder) + "\0x")
+    refused("^folder contains a zero byte", shoal.TextEncoder, str(folder) + "\0x")
     refused(r"^texts\[1\] is a int", encoder.embed, ["a", 7])
-    refused(r"^texts\[0\] cannot be written", encoder.embed, ["\ud800"])
-    assert encoder.embed(["a\0b"]).shape == (1, 16)  # lengths are given: nothing is cut
+    refused(r"^texts\[0\] cannot be encoded", encoder.embed, ["\ud800"])
+    assert encoder.embed(["a\0b"]).shape == (1, 16)  # given lengths: no truncation
 
 
 def test_options_of_speech(speech):
@@ -254,7 +240,7 @@ def test_options_of_speech(speech):
         ("duration", "3"),
     ):
         refused(f"^{name} ", speech.transcribe, np.zeros(100), **{name: wrong})
-    refused("^sound has a zero byte", speech.transcribe, "talk.flac\0x")
+    refused("^sound contains a zero byte", speech.transcribe, "talk.flac\0x")
 
 
 def test_conversions_name_their_argument():
@@ -284,4 +270,4 @@ def test_top_keys_whose_numbers_follow_from_the_sizes():
 def test_groups_are_refused_before_any_work(monkeypatch):
     q, k, _ = arrays()
     monkeypatch.setattr(shoal.Plan, "forward", None)
-    refused("full has no groups", shoal.groups, q, k, "full")
+    refused("full has no clusters of queries", shoal.groups, q, k, "full")

@@ -1,4 +1,4 @@
-"""shoal on numpy arrays against plain formulas; layouts, refusals, corners."""
+"""shoal on numpy arrays compared with plain formulas; layouts, errors, corner cases."""
 
 from __future__ import annotations
 
@@ -93,9 +93,10 @@ def test_keys_that_are_the_queries_have_a_gradient_of_their_own():
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "shoal-7:topk=9"])
 def test_gradients_by_differences(kind):
-    """Along random directions, the groups held. Where a step moves a key into or out of
-    the top keys the output jumps, so most directions must agree and not all. What shoal
-    with key clusters takes as constant cannot be held from here; the C tests do."""
+    """Along random directions, with fixed clusters. If a step moves a key into or out of
+    the exact keys the output jumps, so most directions must agree, not all. The constants
+    of shoal with key clusters cannot be fixed from Python; the C tests do that.
+    """
     rng = np.random.default_rng(3)
     q, k, v = arrays(1, 2, 40, 30, 8, 6)
     dout = rng.standard_normal((1, 2, 40, 6), np.float32)
@@ -172,7 +173,7 @@ def test_views_go_without_copies():
 
 
 def test_nothing_is_copied():
-    """numpy tells tracemalloc of every array that it makes."""
+    """numpy reports every array that it allocates to tracemalloc."""
     qkv = np.zeros((1, 2000, 3, 4, 64), np.float32)
     q, k, v = qkv.transpose(2, 0, 3, 1, 4)
     out = np.empty((1, 2000, 4, 64), np.float32).transpose(0, 2, 1, 3)
@@ -270,7 +271,7 @@ def test_plan():
     assert 1e-4 < plan.error_estimate(samples=50).relative_error < 1
     expected = shoal.attention_grad(q, k, v, out, "i-clustered-7:topk=9")
     assert all(np.array_equal(a, b) for a, b in zip(plan.backward(out), expected))
-    with pytest.raises(shoal.ShoalError, match="do not fit the plan"):
+    with pytest.raises(shoal.ShoalError, match="do not match the plan"):
         plan.forward(q[:, :, :30], k, v)
     with pytest.raises(shoal.ShoalError, match="Plan.like"):
         plan.forward(q.transpose(0, 2, 1, 3).copy().transpose(0, 2, 1, 3), k, v)
@@ -323,7 +324,7 @@ def test_error_estimate():
 
 @pytest.mark.skipif("auto" not in LISTED, reason="this library has no kind auto")
 def test_auto():
-    """Short problems are exact; options are read by the library, not here."""
+    """Short problems are exact; the library parses the options."""
     q, k, v = arrays()
     out = shoal.attention(q, k, v, "auto:tolerance=0.1")
     assert np.allclose(out, softmax_attention(q, k, v), atol=1e-5)

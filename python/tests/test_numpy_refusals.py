@@ -1,4 +1,4 @@
-"""What numpy arrays and options are refused, and what the message says."""
+"""Rejected numpy arrays and options, and their messages."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def test_wrong_types(dtype):
 def test_halves_beside_floats():
     q, k, v = arrays()
     half = np.float16
-    refused("of one type", q.astype(half), k, v)
-    refused("of one type", q, k.astype(half), v)
-    refused("of one type", q.astype(half), k.astype(half), v)
+    refused("the same type", q.astype(half), k, v)
+    refused("the same type", q, k.astype(half), v)
+    refused("the same type", q.astype(half), k.astype(half), v)
     refused(
         "float16", *(x.astype(half) for x in (q, k, v)), out=np.zeros_like(q[..., :12])
     )
@@ -55,7 +55,7 @@ def test_wrong_strides():
     refused("negative", q[:, :, ::-1], k, v)
     refused("last axis", q[..., ::-1], k, v)
     raw = np.zeros(q.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(q.shape)
-    refused("whole float32", raw, k, v)
+    refused("not aligned to float32", raw, k, v)
 
 
 def test_wrong_outputs():
@@ -93,7 +93,7 @@ def test_wrong_options():
     refused("groups", q, k, v, kind="clustered-7", groups=np.full((2, 4, 60), 7))
     refused("groups", q, k, v, kind="clustered-7", groups=np.zeros((2, 4, 59), int))
     refused("groups", q, k, v, groups=np.zeros((2, 4, 60), int))
-    with pytest.raises(shoal.ShoalError, match="no groups"):
+    with pytest.raises(shoal.ShoalError, match="no clusters of queries"):
         shoal.groups(q, k, "full")
 
 

@@ -1,5 +1,6 @@
-"""The way from a call to the C library stays short, counted in calls: time is measured
-by examples/bench_overhead.py, on a quiet machine."""
+"""The overhead of a call, counted in function calls; examples/bench_overhead.py measures
+the time, on a quiet machine.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ def problem():
 
 
 def calls_of(function):
-    """Functions of Python and of C that run when the same call is made again."""
+    """Functions of Python and of C that run in a repeated call."""
     function()
     names = []
 
@@ -56,7 +57,7 @@ def test_torch():
 
 
 def test_the_bench_runs():
-    """On a busy machine a bar may be missed, which is not what is tested here."""
+    """On a busy machine a limit may be exceeded, which is not tested here."""
     command = [sys.executable, ROOT / "python/examples/bench_overhead.py", "--json"]
     command += ["--rounds", 3, "--inner", 2, "--length", 300, "--heads", 1]
     command += ["--long-rounds", 1, "--kinds", "full", "clustered-9"]

@@ -1,9 +1,8 @@
-"""Speech, with the real model where it is, and the mirror of shoal_speech.h."""
+"""Speech, with the real model if it is available, and the mirror of shoal_speech.h."""
 
 from __future__ import annotations
 
 import ctypes
-import os
 import shutil
 import subprocess
 
@@ -11,20 +10,15 @@ import numpy as np
 import pytest
 
 import shoal
-from conftest import DATA, ROOT, data
+from conftest import DATA, ROOT, data, needs
 from shoal import _speech
 
 TALK = DATA / "speech" / "1088-134315-0043.flac"
 
 
 @pytest.fixture(autouse=True)
-def library(monkeypatch):
-    """The built libshoal-speech, or a skip that says where it was looked for."""
-    if not os.environ.get("SHOAL_SPEECH_LIBRARY"):
-        built = ROOT / "build" / "libshoal-speech.so"
-        if not built.exists():
-            pytest.skip(f"no {built}: set SHOAL_SPEECH_LIBRARY")
-        monkeypatch.setenv("SHOAL_SPEECH_LIBRARY", str(built))
+def library():
+    needs("speech")
 
 
 @pytest.fixture

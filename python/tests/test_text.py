@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
 import shoal
-from conftest import ROOT
+from conftest import ROOT, needs
 
 MODELS = ROOT / "tests" / "models" / "text"
 TEXTS = ["Attention in linear time.", "", "a b c", "queries huddle into clusters " * 30]
 
 
 @pytest.fixture(autouse=True)
-def library(monkeypatch):
-    """The built libshoal-models, or a skip that says where it was looked for."""
-    if not os.environ.get("SHOAL_MODELS_LIBRARY"):
-        built = ROOT / "build" / "libshoal-models.so"
-        if not built.exists():
-            pytest.skip(f"no {built}: set SHOAL_MODELS_LIBRARY")
-        monkeypatch.setenv("SHOAL_MODELS_LIBRARY", str(built))
+def library():
+    needs("models")
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta", "modern"])
@@ -47,7 +40,7 @@ def test_options():
 def test_refusals():
     with pytest.raises(shoal.ShoalError, match="config.json"):
         shoal.TextEncoder(MODELS)
-    with pytest.raises(shoal.ShoalError, match="keys of its own"):
+    with pytest.raises(shoal.ShoalError, match="separate keys"):
         shoal.TextEncoder(MODELS / "bert", "lsh-1")
     with pytest.raises(shoal.ShoalError, match="pooling"):
         shoal.TextEncoder(MODELS / "bert", pooling="last")

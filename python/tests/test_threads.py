@@ -80,7 +80,7 @@ fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this syste
 
 
 def in_child(function, seconds=60):
-    """What a forked child returns; a child that hangs is ended and fails."""
+    """The result of a forked child; a child that hangs is killed and fails."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     child = context.Process(target=lambda: theirs.send(function()))

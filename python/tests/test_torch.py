@@ -1,7 +1,8 @@
-"""The operators, their gradients and what stands in for PyTorch's own attention."""
+"""The operators, their gradients and the replacements of PyTorch's own attention."""
 
 from __future__ import annotations
 
+import sys
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ F = torch.nn.functional
 import shoal  # noqa: E402
 import shoal.torch  # noqa: E402
 from shoal import _torch_functions, _torch_tensors  # noqa: E402
-from shoal._engine import Key, NativePlan, context_for  # noqa: E402
+from shoal._engine import Key, NativePlan, _openmp, context_for  # noqa: E402
 from shoal.torch import scaled_dot_product_attention as sdpa  # noqa: E402
 from conftest import KINDS  # noqa: E402
 
@@ -143,7 +144,7 @@ def test_second_derivatives_are_refused():
     )[0]
     with pytest.raises(RuntimeError):
         first.sum().backward()
-    # Beside a loss that can be differentiated, too.
+    # Also beside a loss that can be differentiated.
     out = shoal.torch.attention(*inputs, "full")
     first = torch.autograd.grad(out.sum(), inputs[0], create_graph=True)[0]
     with pytest.raises(RuntimeError, match="autograd"):
@@ -180,7 +181,7 @@ def test_halves_beside_other_types_are_refused():
     with pytest.raises(shoal.ShoalError, match="float64"):
         shoal.torch.attention(q.bfloat16(), k.double(), v.bfloat16(), "full")
     for wrong in ((q.half(), k, v), (q, k, v.half()), (q.half(), k.bfloat16(), v.half())):
-        with pytest.raises(shoal.ShoalError, match="of one type"):
+        with pytest.raises(shoal.ShoalError, match="the same type"):
             shoal.torch.attention(*wrong, "full")
 
 
@@ -220,11 +221,11 @@ def test_layouts_and_expanded_tensors():
     "shape", [dict(batch=1), dict(heads=1), dict(queries=1), dict(batch=1, heads=1)]
 )
 def test_axes_of_one_element(shape):
-    """Their strides mean nothing, and one plan serves forward and backward."""
+    """Their strides are irrelevant, and one plan serves forward and backward."""
     shoal.clear_cache()
     inputs = tensors(**shape, grad=True)
     found = gradients(lambda *x: shoal.torch.attention(*x, "full"), inputs)
-    assert len(context_for(torch.get_num_threads()).plans) == 1
+    assert len(context_for(torch.get_num_threads(), borrows=True).plans) == 1
     for got, expected in zip(found, gradients(F.scaled_dot_product_attention, inputs)):
         assert torch.allclose(got, expected, atol=1e-5)
 
@@ -233,7 +234,7 @@ def test_axes_of_one_element(shape):
     "kind", [kind.defaults for kind in shoal.kinds()] + ["auto:tolerance=0.1"]
 )
 def test_states_are_as_large_as_the_formula_says(kind):
-    """torch.compile must know their size where lengths are symbols."""
+    """torch.compile must know their size if lengths are symbols."""
     for dims in ((64, 64), (3, 5)):
         for length in (1, 2, 7, 50, 333, 1500, 5000, 12345, 40001):
             q, v = (torch.empty(2, 3, length, dim, device="meta") for dim in dims)
@@ -253,7 +254,7 @@ def test_compile_without_graph_breaks(kind):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-    for length in (50, 51, 64, 90, 33):  # symbols from the second on
+    for length in (50, 51, 64, 90, 33):  # symbolic from the second on
         inputs = tensors(keys=length, queries=length, grad=True)
         mask = (torch.arange(length) < torch.tensor([length, 20])[:, None])[:, None, None]
         expected = function(*inputs, mask)
@@ -294,7 +295,7 @@ def test_compile_refuses_what_the_kind_cannot():
 
     torch._dynamo.reset()
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
-    with pytest.raises(Exception, match="takes masks of keys only"):
+    with pytest.raises(Exception, match="supports masks of keys only"):
         compiled(*tensors(), torch.ones(60, 50).tril().bool())
 
 
@@ -311,7 +312,7 @@ def test_compile_with_inductor(monkeypatch):
     assert torch.allclose(got, layer(x, x, x)[0], atol=1e-5)
     got.sum().backward()
     assert layer.in_proj_weight.grad is not None
-    # Another build with larger states must not meet the code that is kept for this one.
+    # Another build with larger states must not use the code cached for this one.
     rate = _torch_tensors.state_rate
     monkeypatch.setattr(
         _torch_tensors, "state_rate", lambda *x: (rate(*x)[0] + 1, rate(*x)[1])
@@ -399,7 +400,7 @@ def test_float_masks_that_are_padding(low):
     mask = torch.zeros(2, 1, 1, 50).masked_fill(~keep, low)
     exact = F.scaled_dot_product_attention(q, k, v, keep)
     assert torch.allclose(sdpa(q, k, v, mask, kind="full"), exact, atol=1e-5)
-    whole = sdpa(q, k, v, mask, kind="clustered-60")  # every query is its own group
+    whole = sdpa(q, k, v, mask, kind="clustered-60")  # every query is its own cluster
     assert torch.allclose(whole, exact, atol=1e-5)
     left = sdpa(q, k.flip(2), v.flip(2), mask.flip(-1), kind="shoal-60")
     assert torch.allclose(left, exact, atol=1e-5)
@@ -430,3 +431,21 @@ def test_empty_tensors():
         assert not out.any()
         out.sum().backward()
         assert all(x.grad.shape == x.shape and not x.grad.any() for x in inputs)
+
+
+def test_threads_are_pytorchs():
+    """Contexts for tensors borrow OpenMP's threads, with the same bits."""
+    generator = torch.Generator().manual_seed(5)
+    q, k, v = (torch.randn(1, 3, 700, 16, generator=generator) for _ in range(3))
+    kind = "i-clustered-20:topk=8"
+    expected = shoal.attention(q.numpy(), k.numpy(), v.numpy(), kind, threads=1)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        found = shoal.torch.attention(q, k, v, kind)
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(found.numpy(), expected)
+    if sys.platform == "linux":
+        assert _openmp() is not None
+    assert context_for(3, borrows=True) is not context_for(3)

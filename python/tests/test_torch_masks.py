@@ -17,7 +17,7 @@ from shoal.torch import scaled_dot_product_attention as sdpa  # noqa: E402
 
 CLUSTERED = ["clustered-7", "i-clustered-7:topk=9", "shoal-7", "auto"]
 
-# What PyTorch's tests give as masks, for queries L and keys S: shapes that broadcast.
+# The masks of PyTorch's tests, for queries L and keys S: shapes that broadcast.
 MASKS = {
     "none": None,
     "2d": lambda b, h, n, s: (n, s),
@@ -52,7 +52,8 @@ def make_inputs(lead, queries, keys, kv_heads=None, dim=16, value_dim=12):
 
 
 def compare(inputs, mask, leaf=None, *, kind="full", **options):
-    """Outputs within 1e-5 and gradients within 1e-4; the mask's, or what it's made of."""
+    """Outputs within 1e-5 and gradients within 1e-4; those of the mask, or of its
+    source."""
     ours = sdpa(*inputs, mask, **options, kind=kind)
     theirs = F.scaled_dot_product_attention(*inputs, mask, **options)
     assert ours.shape == theirs.shape
@@ -132,7 +133,8 @@ def test_queries_without_keys_are_0():
     compare(inputs, mask)
     added = torch.zeros(mask.shape).masked_fill(~mask, -torch.inf)
     assert torch.equal(sdpa(*inputs, added, kind="full"), out)
-    # Where all is the lowest number, as transformers writes masks, keys weigh the same.
+    # If all scores are the lowest number, as in transformers' masks, keys have equal
+    # weights.
     compare(inputs, torch.zeros(mask.shape).masked_fill(~mask, torch.finfo().min))
 
 
@@ -258,7 +260,7 @@ def test_clustered_kinds_say_which_kinds_can(kind):
 
 # ---- Biases of keys, which clustered kinds take ----------------------------------------
 
-# Full attention by their own ways: a group for each query, or every key a top key.
+# Kinds that equal full attention: one cluster per query, or every key exact.
 ALL_KEYS = ["clustered-99", "i-clustered-7:topk=130", "i-clustered-99:topk=3"]
 ALL_KEYS += ["i-clustered-7:topk=130,groups=keys,normaliser=query"]
 ALL_KEYS += ["shoal-99", "auto", "q-clustered-99", "shoal-7:topk=130"]
@@ -335,7 +337,7 @@ def test_padding_of_keys_in_modules(kind):
 
 
 def test_lsh_with_hidden_keys():
-    """Positions that nobody sees are as good as other values there."""
+    """Positions that no query sees do not matter."""
     torch.manual_seed(0)
     q, v = torch.randn(2, 2, 2, 300, 16)
     kept = torch.rand(300) > 0.4
@@ -358,7 +360,7 @@ def test_opcheck_with_biases_of_keys():
 
 @pytest.mark.parametrize("kind", ["local-16", "strided-16", "oracle-top-8"])
 def test_other_kinds_with_masks(kind):
-    """What a window or the best keys leave of the weights, by plain PyTorch."""
+    """The weights that a sliding window or the best keys leave, by plain PyTorch."""
     torch.manual_seed(0)
     q, k, v = make_inputs((2, 2), 50, 50)
     bias = torch.randn(50, 50)

@@ -1,4 +1,4 @@
-"""MultiheadAttention and use_kind against PyTorch's own modules."""
+"""MultiheadAttention and use_kind compared with PyTorch's own modules."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_padded_rows_are_zero_wherever_they_lie(kind, compiled):
             out = run(x, x, x, key_padding_mask=padding)[0]
             assert (out[padding] == layer.out_proj.bias).all()
             assert not (out[~padding] == layer.out_proj.bias).all(-1).any()
-            # Where the keys are not the queries, every query that reaches one counts.
+            # If the keys are not the queries, every query that reaches one counts.
             other = run(x.clone(), x, x, key_padding_mask=padding)[0]
             zero = (other[padding] == layer.out_proj.bias).all(-1)
             assert not (zero.all() if kind == "local-9" else zero.any())
@@ -167,7 +167,7 @@ def test_use_kind_swaps_at_the_call():
         swap.undo()
         swap.undo()
         assert torch.equal(model(x, src_key_padding_mask=padding), plain)
-        shoal.torch.use_kind(model, "clustered-3")  # its handle is gone, the swap stays
+        shoal.torch.use_kind(model, "clustered-3")  # the handle is gone, the kind stays
         assert torch.equal(model(x, src_key_padding_mask=padding), rough)
     assert torch.backends.mha.get_fastpath_enabled()
 
@@ -176,7 +176,7 @@ def test_use_kind_is_undone_in_reverse_order():
     model = torch.nn.Sequential(torch.nn.MultiheadAttention(32, 4)).eval()
     first = shoal.torch.use_kind(model, "clustered-3")
     second = shoal.torch.use_kind(model, "full")
-    with pytest.raises(shoal.ShoalError, match="full was swapped in after clustered-3"):
+    with pytest.raises(shoal.ShoalError, match="full replaced clustered-3 later"):
         first.undo()
     assert model[0].kind == "full"
     second.undo()
@@ -228,7 +228,7 @@ def test_what_a_swap_would_lose_is_refused():
             return super().forward(query + 1, *others, **options)
 
     model = torch.nn.Sequential(Shifted(32, 4)).eval()
-    with pytest.raises(shoal.ShoalError, match="forward of its own"):
+    with pytest.raises(shoal.ShoalError, match="overrides forward"):
         with shoal.torch.use_kind(model, "full"):
             pass
     assert type(model[0]) is Shifted

@@ -1,4 +1,4 @@
-"""Trainings from Python: arrays, speech, text, interruptions, the same bits."""
+"""Training from Python: arrays, speech, text, interruptions, the same bits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import shoal
-from conftest import ROOT
+from conftest import ROOT, needs
 from shoal._handle import Handle
 
 SMALL = dict(layers=1, heads=2, head_dim=8, feed_forward=32, warmup=5, threads=1)
@@ -23,17 +23,8 @@ TONES = {"A": 300, "B": 700, "C": 1500, "D": 3100}
 
 
 @pytest.fixture(autouse=True)
-def libraries(monkeypatch):
-    """The built libraries, or a skip that says where they were looked for."""
-    for part in ("models", "speech", "train"):
-        variable, built = (
-            f"SHOAL_{part.upper()}_LIBRARY",
-            ROOT / f"build/libshoal-{part}.so",
-        )
-        if not os.environ.get(variable):
-            if not built.exists():
-                pytest.skip(f"no {built}: set {variable}")
-            monkeypatch.setenv(variable, str(built))
+def libraries():
+    needs("models", "speech", "train")
 
 
 def same_weights(one, other):
@@ -47,7 +38,7 @@ def same_weights(one, other):
 
 
 def sequences(count=90, length=10, seed=0):
-    """Tokens, of which the first is the class of the sequence."""
+    """Tokens; the first one is the class of the sequence."""
     x = np.random.default_rng(seed).integers(5, size=(count, length))
     return x, x[:, 0]
 
@@ -84,7 +75,7 @@ def test_every_position_lists_and_features(tmp_path):
     lengths = [3, 9, 5, 7, 4, 8, 6, 2, 9, 5] * 4
     x = [rng.standard_normal((n, 6)) for n in lengths]
     y = [(part[:, 0] > 0).astype(int) for part in x]
-    y[3][:2] = -1  # which do not count
+    y[3][:2] = -1  # ignored
     run = train_arrays(
         tmp_path / "run",
         epochs=40,
@@ -115,7 +106,7 @@ def test_resuming_gives_the_same_bits(tmp_path):
         train_arrays(tmp_path / "parts", epochs=6, dropout=0.1, progress=stop)
     part = shoal.train.Run(tmp_path / "parts")
     assert max(row["step"] for row in part.log) == 7
-    with pytest.raises(shoal.ShoalError):  # it is there, and resuming was not asked for
+    with pytest.raises(shoal.ShoalError):  # it exists, and resume was not requested
         train_arrays(tmp_path / "parts", epochs=6, dropout=0.1)
     with pytest.raises(shoal.ShoalError, match="dropout"):
         train_arrays(tmp_path / "parts", epochs=6, dropout=0.2, resume=True)
@@ -129,7 +120,7 @@ def test_resuming_gives_the_same_bits(tmp_path):
 
 
 def test_control_c_comes_behind_the_checkpoint(tmp_path):
-    """In a process of its own, whose first Ctrl-C comes from the fifth step."""
+    """In a separate process, whose first Ctrl-C comes in the fifth step."""
     program = """
 import os, signal, sys
 sys.path.insert(0, sys.argv[2])
@@ -177,7 +168,7 @@ def test_refusals_of_arrays(tmp_path):
             train_arrays(tmp_path / "no", data=(x, y), **options)
         assert not (tmp_path / "no").exists()
 
-    refused("x must be sequences", x=[])
+    refused("x must be at least one sequence", x=[])
     refused("holds float64", x=[[0.5, 1.5]], y=[0])
     refused("y has shape", y=y[:3])
     refused("classes from -2", y=y - 2)
@@ -332,7 +323,7 @@ def test_bad_data_is_warned_about(data, tmp_path):
         warnings.simplefilter("always")
         with pytest.raises(shoal.ShoalError, match="cannot be used"):
             shoal.train.speech(spoiled, tmp_path / "no", "full", **options)
-    with pytest.warns(UserWarning, match="s0-000|left out|cannot"):
+    with pytest.warns(UserWarning, match="s0-000|skipped|cannot"):
         shoal.train.speech(spoiled, tmp_path / "run", "full", skip_bad=True, **options)
 
 
@@ -357,7 +348,7 @@ MODELS = ROOT / "tests" / "models" / "text"
 
 
 def write_glue(folder):
-    """RTE, in which the class is whether "once" is in the first sentence."""
+    """RTE, where the class is whether "once" is in the first sentence."""
     folder.mkdir(parents=True)
     draw = np.random.default_rng(1)
     for name, count in (("train.tsv", 40), ("dev.tsv", 20)):
@@ -404,7 +395,7 @@ def test_a_text_model_that_classifies(tmp_path):
 
 
 def write_squad(path, count):
-    """The answer is what follows "once"."""
+    """The answer follows "once"."""
     draw, paragraphs = np.random.default_rng(count), []
     for i in range(count):
         answer = str(draw.choice(["clusters", "queries huddle"]))

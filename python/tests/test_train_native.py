@@ -1,4 +1,4 @@
-"""The mirror of shoal_train.h and of what it is used with."""
+"""The mirror of shoal_train.h and of the structures that it uses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_structures_match_the_headers(tmp_path):
     lines += [
         f'printf("SHOAL_{name} %d\\n", SHOAL_{name});'
         for name in ("TEXT_SIZE", "VALUE_SIZE", "CANCELLED", "IGNORED", "TASK_MODEL")
-        + ("TASK_EPOCHS", "TASK_VALIDATE_EVERY", "TASK_BEST", "AT_EVALUATION")
+        + ("TASK_EPOCHS", "TASK_VALIDATE_EVERY", "TASK_BEST", "TRAIN_EVENT_EVALUATION")
     ]
     source = tmp_path / "layout.c"
     source.write_text(
@@ -52,7 +52,7 @@ def test_structures_match_the_headers(tmp_path):
         "TASK_EPOCHS": _train_native.EPOCHS,
         "TASK_VALIDATE_EVERY": _train_native.VALIDATE_EVERY,
         "TASK_BEST": _train_native.BEST,
-        "AT_EVALUATION": len(_train_native.EVENTS) - 1,
+        "TRAIN_EVENT_EVALUATION": len(_train_native.EVENTS) - 1,
     }
     for name, number in numbers.items():
         assert number == int(expected["SHOAL_" + name]), name

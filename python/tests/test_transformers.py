@@ -1,4 +1,4 @@
-"""Every family of models, random and small, against PyTorch's attention; refusals."""
+"""Every family of models, random and small, compared with PyTorch's attention; errors."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def inputs_of(family, padded=False):
 
 
 def live(output, inputs, family):
-    """The live rows of a model's output."""
+    """The valid rows of a model's output."""
     hidden = output.last_hidden_state
     if "attention_mask" not in inputs:
         return hidden
@@ -196,7 +196,7 @@ def test_gradients_train_a_model():
 
 @pytest.mark.parametrize("kind", ["full", "i-clustered-5:topk=4", "shoal-25"])
 def test_compiles_without_graph_breaks(kind):
-    """With padding on either side, and the results of no compiling."""
+    """With padding on either side, and the results of the uncompiled model."""
     torch._dynamo.reset()
     shoal.transformers.register(kind)
     model = make("bert", kind)
@@ -235,7 +235,7 @@ def test_padding_is_kept_on_request():
 
 
 def test_scaling_is_honoured():
-    """Whisper scales its queries itself and says 1.0."""
+    """Whisper scales its queries itself and passes 1.0."""
     model = make("whisper", "full")
     attention = model.layers[0].self_attn
     hidden = torch.randn(1, 30, 32)
@@ -252,7 +252,7 @@ def test_scaling_is_honoured():
 def test_left_padding():
     inputs = inputs_of("bert", padded=True)
     keep = inputs["attention_mask"] = inputs["attention_mask"].flip(-1)
-    # As with padding on the right: positions are the model's own business.
+    # As with padding on the right: positions are up to the model.
     position = (keep.cumsum(-1) - 1).clamp(min=0)
     right = {name: x.clone() for name, x in inputs.items()}
     for b, length in enumerate(keep.sum(-1).tolist()):
@@ -267,7 +267,7 @@ def test_left_padding():
             expected[right["attention_mask"].bool()],
             atol=1e-5,
         )
-    # With more groups than queries, or more top keys than keys, it is full attention.
+    # With more clusters than queries, or more exact keys than keys, it is full attention.
     exact = "full", "clustered-200", "i-clustered-25:topk=99"
     shoal.transformers.register("i-clustered-25:topk=99")
     with torch.no_grad():
@@ -339,7 +339,7 @@ def prompt_of(family, padded):
     if family == "whisper":
         return dict(input_features=torch.randn(2, 16, 120))
     prompt = dict(input_ids=torch.randint(6, 99, (2, 20)))
-    if padded:  # on the left, as generation wants it; T5's encoder has it too
+    if padded:  # on the left, as generation needs it; T5's encoder has it too
         prompt["attention_mask"] = (torch.arange(20) >= torch.tensor([[0], [7]])).long()
     return prompt
 
@@ -483,7 +483,7 @@ def test_use_kind_trains_and_leaves_dropout_out_only_when_told():
             pass
     with shoal.torch.use_kind(model, "full"):
         model(tokens).last_hidden_state.sum().backward()
-    with pytest.warns(UserWarning, match="left out"):
+    with pytest.warns(UserWarning, match="omitted"):
         with shoal.torch.use_kind(model, "clustered-7", skip_dropout=True):
             model(tokens).last_hidden_state.square().sum().backward()
     assert all(p.grad is not None for p in model.encoder.parameters())
@@ -513,7 +513,7 @@ def test_register_can_leave_dropout_out():
 
 
 def test_use_kind_refuses_models_without_attention():
-    with pytest.raises(shoal.ShoalError, match="no attention to swap"):
+    with pytest.raises(shoal.ShoalError, match="no attention to replace"):
         with shoal.torch.use_kind(torch.nn.Linear(2, 2).eval(), "full"):
             pass
 

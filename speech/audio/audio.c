@@ -20,7 +20,7 @@
 enum {
     BLOCK = 16384, /* frames read at a time */
     LOWEST_RATE = 1000,
-    HIGHEST_RATE = 768000, /* of a file */
+    HIGHEST_RATE = 768000, /* maximum sample rate of a file */
     MOST_CHANNELS = 1024,
     CAPACITY = 2 * AUDIO_WINDOW + BLOCK
 };
@@ -29,30 +29,30 @@ struct audio_file {
     shoal_context *context;
     char *path;
     int descriptor;
-    bool partial; /* what is there of a file that was cut is taken */
+    bool partial; /* accept the available part of a truncated file */
     SNDFILE *file;
-    int64_t size, position; /* position: of reading by file_read alone */
+    int64_t size, position; /* position: only used by file_read */
     container_state container;
     SF_INFO information;
-    soxr_t resampler; /* NULL where the file has the wanted rate */
+    soxr_t resampler; /* NULL if the file has the requested rate */
     float *frames;    /* [BLOCK][channels], as read */
     float *mono;      /* [BLOCK], at the file's rate */
     float *held;      /* [CAPACITY], samples held_begin .. held_begin + held_count - 1 */
     int64_t held_begin, held_count;
     int64_t frames_read;
-    int64_t mono_begin, mono_count; /* of `mono`, not yet resampled */
+    int64_t mono_begin, mono_count; /* range of `mono` that is not yet resampled */
     bool file_ended, ended;
 };
 
-/* ---- Libraries that write to standard error ---------------------------------------- */
+/* ---- Suppressing messages of libraries on standard error -------------------------- */
 
 typedef struct {
     void (*run)(void *argument);
     void *argument;
 } call;
 
-/* A thread may have a table of file descriptors of its own (Linux): closing and opening
-   in it changes nothing for the others, while the open files themselves are shared. */
+/* On Linux a thread may have its own table of file descriptors: closing and opening in
+   it does not affect other threads, while open files are shared. */
 static void *call_quietly(void *shared) {
     const call *c = shared;
 #ifdef __linux__
@@ -66,13 +66,13 @@ static void *call_quietly(void *shared) {
     return NULL;
 }
 
-/* Runs the function and waits for it; meanwhile what it writes to standard error is lost,
-   and nobody else's. Where the system cannot do that, it is only run. */
+/* Runs the function with its output to standard error discarded, without affecting
+   other threads. On systems that cannot do that, the function is just run. */
 static void run_quietly(void (*run)(void *argument), void *argument) {
     call c = {run, argument};
     pthread_t thread;
     sigset_t all, before;
-    /* A signal's handler must not run where its messages would be lost. */
+    /* A signal handler must not run here, where its messages would be discarded. */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = pthread_create(&thread, NULL, call_quietly, &c);
@@ -85,8 +85,8 @@ static void run_quietly(void (*run)(void *argument), void *argument) {
 
 /* ---- Opening ---------------------------------------------------------------------- */
 
-/* libsndfile takes a sound's size of 0 at its word; these show it the file with the size
-   that the sound has. */
+/* libsndfile believes a data size of 0 in a header; these callbacks show it the file
+   with the actual size. */
 static sf_count_t file_length(void *user) {
     return ((const audio_file *)user)->size;
 }
@@ -120,8 +120,7 @@ static sf_count_t file_read(void *bytes, sf_count_t count, void *user) {
     return got > 0 ? got : 0;
 }
 
-/* The MP3 decoder writes to standard error, also when it only looks whether a file is
-   MP3. */
+/* The MP3 decoder writes to standard error, even when it only probes for MP3. */
 static void open_quietly(void *argument) {
     audio_file *f = argument;
     SF_VIRTUAL_IO shown = {file_length, file_seek, file_read, NULL, file_tell};
@@ -130,10 +129,10 @@ static void open_quietly(void *argument) {
                   : sf_open_fd(f->descriptor, SFM_READ, &f->information, SF_FALSE);
 }
 
-/* What a message about a file that was cut ends with. */
-#define GO_ON "partial (transcribe --partial) takes what is there"
+/* End of messages about truncated files. */
+#define GO_ON "use partial (transcribe --partial) to accept the available part"
 
-/* libsndfile's words of what is wrong, without the full stop: a sentence goes on. */
+/* libsndfile's error message without its full stop. */
 static shown_name sound_error(SNDFILE *file) {
     shown_name shown = sh_shown(sf_strerror(file));
     const size_t length = strlen(shown.text);
@@ -150,43 +149,42 @@ static shoal_status open_sound(audio_file *f) {
     if (f->size == 0)
         return sh_fail(context, SHOAL_BAD_FILE, "%s: is empty", path);
     f->container = sh_container_check(f->descriptor, f->size);
-    /* Before libsndfile sees it: damaged headers of OGG make it lose memory. */
+    /* Checked before libsndfile, which leaks memory on damaged OGG headers. */
     if (state->verdict == CONTAINER_UNREADABLE)
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: is no recording that can be read: its headers break off at "
-                       "byte %lld of %lld",
-                       path, (long long)state->at, (long long)f->size);
+        return sh_fail(
+            context, SHOAL_BAD_FILE,
+            "%s: is not a readable recording: its headers end at byte %lld of %lld", path,
+            (long long)state->at, (long long)f->size);
     if (state->verdict == CONTAINER_BROKEN && !f->partial)
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: is cut short or damaged at byte %lld of %lld; " GO_ON, path,
+                       "%s: is truncated or damaged at byte %lld of %lld; " GO_ON, path,
                        (long long)state->at, (long long)f->size);
     run_quietly(open_quietly, f);
-    if (!f->file && strstr(sf_strerror(NULL), "SF_INFO")) /* the library's blame */
+    if (!f->file && strstr(sf_strerror(NULL), "SF_INFO")) /* a misleading message */
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: its header says 0 samples per second, or no channels", path);
+                       "%s: its header has a sample rate of 0, or no channels", path);
     if (!f->file)
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: is no recording that can be read: %s; if it is one, this "
-                       "converts it: ffmpeg -i %s -ar 16000 -ac 1 out.wav",
+                       "%s: is not a readable recording: %s; to convert it, try ffmpeg "
+                       "-i %s -ar 16000 -ac 1 out.wav",
                        path, sound_error(NULL).text, path);
     if (information->channels < 1 || information->channels > MOST_CHANNELS)
         return sh_fail(context, SHOAL_BAD_FILE, "%s: has %d channels", path,
                        information->channels);
     if (information->samplerate < LOWEST_RATE || information->samplerate > HIGHEST_RATE)
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: has %d samples per second; %d to %d can be read", path,
+                       "%s: has %d samples per second; %d to %d are supported", path,
                        information->samplerate, (int)LOWEST_RATE, (int)HIGHEST_RATE);
     const double seconds = (double)information->frames / information->samplerate;
     if (state->verdict != CONTAINER_CUT || f->partial)
         return SHOAL_OK;
     if (state->there <= 0 || information->frames <= 0)
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: has no samples: it was cut behind its header", path);
-    return sh_fail(context, SHOAL_BAD_FILE,
-                   "%s: was cut short: it has %.2f of the %.2f seconds that its header "
-                   "announces; " GO_ON,
-                   path, seconds,
-                   seconds * (double)state->announced / (double)state->there);
+                       "%s: has no samples: it is truncated after its header", path);
+    return sh_fail(
+        context, SHOAL_BAD_FILE,
+        "%s: is truncated: it has %.2f of the %.2f seconds in its header; " GO_ON, path,
+        seconds, seconds * (double)state->announced / (double)state->there);
 }
 
 shoal_status sh_audio_set_rate(audio_file *f, int32_t rate) {
@@ -221,7 +219,7 @@ shoal_status sh_audio_open(shoal_context *context, const char *path, bool partia
     int64_t size;
     struct stat information;
     *opened = NULL;
-    /* A pipe without a writer would be waited for by open(). */
+    /* open() would wait for the writer of a pipe. */
     if (stat(path, &information) == 0 && !S_ISREG(information.st_mode) &&
         !S_ISDIR(information.st_mode))
         return sh_fail(context, SHOAL_BAD_FILE, "%s: is not a regular file", path);
@@ -288,7 +286,7 @@ static shoal_status read_block(audio_file *f) {
         run_quietly(read_frames, f);
     else
         read_frames(f);
-    /* The mean of the channels, unless a sample is not finite or far too large. */
+    /* Averages the channels, unless a sample is not finite or far too large. */
     for (int64_t i = 0; i < f->mono_count; i++) {
         double sum = 0.0;
         for (int c = 0; c < information->channels; c++) {
@@ -297,7 +295,8 @@ static shoal_status read_block(audio_file *f) {
                 f->mono_count = 0;
                 f->file_ended = true;
                 return sh_fail(f->context, SHOAL_BAD_FILE,
-                               "%s: has samples that are no numbers, after %.2f seconds",
+                               "%s: has samples that are not finite or too large, after "
+                               "%.2f seconds",
                                f->path,
                                (double)(f->frames_read + i) / information->samplerate);
             }
@@ -318,11 +317,11 @@ static shoal_status read_block(audio_file *f) {
                        sound_error(f->file).text);
     if (f->frames_read == 0)
         return sh_fail(f->context, SHOAL_BAD_FILE, "%s: has no samples", f->path);
-    /* MP3 headers only estimate the length, and some writers leave it open. */
+    /* MP3 headers only estimate the length, and some encoders omit it. */
     if (!mp3 && information->frames < SF_COUNT_MAX &&
         f->frames_read < information->frames)
         return sh_fail(f->context, SHOAL_BAD_FILE,
-                       "%s: was cut short: it ends after %.2f of %.2f seconds; " GO_ON,
+                       "%s: is truncated: it ends after %.2f of %.2f seconds; " GO_ON,
                        f->path, seconds,
                        (double)information->frames / information->samplerate);
     return SHOAL_OK;
@@ -331,21 +330,22 @@ static shoal_status read_block(audio_file *f) {
 shoal_status sh_audio_window(shoal_context *context, audio_file *f, int64_t begin,
                              int64_t count, const float **samples, int64_t *got) {
     if (begin < f->held_begin || count < 0 || count > AUDIO_WINDOW)
-        return sh_fail(
-            context, SHOAL_INVALID,
-            "samples %lld to %lld cannot be had: windows go back by 30 s at most",
-            (long long)begin, (long long)(begin + count));
+        return sh_fail(context, SHOAL_INVALID,
+                       "samples %lld to %lld are no longer available: a window can go "
+                       "back by at most 30 s",
+                       (long long)begin, (long long)(begin + count));
     while (!f->ended && f->held_begin + f->held_count < begin + count) {
         if (f->mono_count == 0 && !f->file_ended)
             TRY(read_block(f));
-        if (f->held_count + BLOCK > CAPACITY) { /* the oldest are not asked for again */
+        if (f->held_count + BLOCK > CAPACITY) { /* the oldest samples are not requested
+                                                   again */
             const int64_t drop = min(begin, f->held_begin + f->held_count) -
                                  AUDIO_WINDOW - f->held_begin;
             f->held_begin += drop;
             f->held_count -= drop;
             memmove(f->held, f->held + drop, (size_t)f->held_count * sizeof(float));
         }
-        /* Appends up to BLOCK samples at 16 kHz to what is held. */
+        /* Appends up to BLOCK samples at 16 kHz to the held samples. */
         float *out = f->held + f->held_count;
         const float *in = f->mono + f->mono_begin;
         size_t available = (size_t)f->mono_count, used = available, made = available;
@@ -370,23 +370,23 @@ shoal_status sh_audio_window(shoal_context *context, audio_file *f, int64_t begi
     return SHOAL_OK;
 }
 
-/* ---- Recordings: files one after another, or samples ------------------------------- */
+/* ---- Recordings: a sequence of files, or samples ---------------------------------- */
 
 struct recording_stream {
     shoal_context *context;
     const shoal_recording *recording;
-    audio_file *file;     /* the one that is open; NULL: none */
-    int part;             /* number of the open file, or of the next one */
-    int64_t at;           /* samples taken of it */
-    int64_t silence;      /* samples of the gap that are still to come */
-    double seconds;       /* of the files opened so far, with their gaps */
-    int64_t begin, count; /* what the buffer holds of the recording */
-    int64_t first, limit; /* samples that are heard: first .. limit - 1 */
+    audio_file *file;     /* the open file, or NULL */
+    int part;             /* index of the open file, or of the next one */
+    int64_t at;           /* samples taken from it */
+    int64_t silence;      /* remaining samples of the gap */
+    double seconds;       /* of the files opened so far, including gaps */
+    int64_t begin, count; /* part of the recording in the buffer */
+    int64_t first, limit; /* selected samples: first .. limit - 1 */
     bool ended;
     float *buffer; /* [AUDIO_WINDOW] */
 };
 
-/* Opens the next file, if there is one; none left ends the recording. */
+/* Opens the next file; without one the recording ends. */
 static shoal_status open_part(recording_stream *s) {
     if (s->part == s->recording->files) {
         s->ended = true;
@@ -413,10 +413,11 @@ shoal_status sh_recording_open(shoal_context *context, const shoal_recording *re
         (recording->files > 0 && !recording->paths) ||
         (recording->files == 0 && recording->sample_count > 0 && !recording->samples))
         return sh_fail(context, SHOAL_INVALID,
-                       "recording: it needs paths, or samples and their number");
+                       "recording: give paths, or samples and their number");
     if (!(recording->gap >= 0 && recording->gap <= 3600))
         return sh_fail(context, SHOAL_INVALID,
-                       "recording.gap is %g: it must be 0 to 3600 s", recording->gap);
+                       "recording.gap is %g: it must be from 0 to 3600 s",
+                       recording->gap);
     if (!(recording->offset >= 0 && recording->offset <= 1e9) ||
         !(recording->duration >= 0 && recording->duration <= 1e9))
         return sh_fail(context, SHOAL_INVALID,
@@ -429,7 +430,7 @@ shoal_status sh_recording_open(shoal_context *context, const shoal_recording *re
     for (int64_t i = 0; recording->files == 0 && i < recording->sample_count; i++)
         if (!(fabsf(recording->samples[i]) <= 1e9f))
             return sh_fail(context, SHOAL_INVALID,
-                           "recording.samples[%lld] is not a number or beyond 1e9",
+                           "recording.samples[%lld] is not finite or beyond 1e9",
                            (long long)i);
     shoal_status status = SHOAL_OK;
     const int64_t first = llround(recording->offset * 100) * (AUDIO_RATE / 100);
@@ -469,8 +470,7 @@ int64_t sh_recording_first(const recording_stream *s) {
     return s->first;
 }
 
-/* Up to `most` samples more; 0 only at the end or where one part gives way to the next.
-   */
+/* Returns up to `most` further samples; 0 only at the end or between two parts. */
 static shoal_status take(recording_stream *s, int64_t most, float *to, int64_t *got) {
     if (s->silence > 0) {
         *got = min(s->silence, most);
@@ -479,7 +479,7 @@ static shoal_status take(recording_stream *s, int64_t most, float *to, int64_t *
         return SHOAL_OK;
     }
     if (s->recording->files > 0) {
-        /* The next of the open file; at its end the gap and the next file follow. */
+        /* Samples of the open file; at its end the gap and the next file follow. */
         const float *samples;
         TRY(sh_audio_window(s->context, s->file, s->at, most, &samples, got));
         if (*got > 0)
@@ -513,7 +513,7 @@ shoal_status sh_recording_window(recording_stream *s, int64_t begin,
         s->begin += s->count;
         s->count = 0;
     }
-    while (s->begin < begin && !s->ended) { /* skipped */
+    while (s->begin < begin && !s->ended) { /* skip */
         int64_t passed = 0;
         TRY(take(s, min(begin - s->begin, AUDIO_WINDOW), s->buffer, &passed));
         s->begin += passed;

@@ -35,19 +35,19 @@ static container_state compare(int64_t there, int64_t announced) {
 
 /* ---- WAV, AIFF, AU ----------------------------------------------------------------- */
 
-/* Programs that write to a pipe announce nothing, or as much as they can. */
+/* Encoders that write to a pipe store 0 or the maximum as the size. */
 static bool is_unknown(uint32_t announced) {
     return announced == 0 || announced >= 0x7ffff000;
 }
 
 typedef struct {
     uint32_t (*number)(const unsigned char *);
-    const char *sound; /* the chunk that holds it */
-    int64_t large;     /* bytes of sound by RF64's "ds64"; 0: none */
-    uint32_t frame;    /* bytes of the samples of one moment; 1: not known */
+    const char *sound; /* name of the chunk with the audio */
+    int64_t large;     /* bytes of audio from RF64's "ds64"; 0 if there is none */
+    uint32_t frame;    /* bytes per sample of all channels; 1 if unknown */
 } chunk_form;
 
-/* Whether chunks follow from there to the end of the file, rather than sound. */
+/* Whether chunks, rather than audio, follow from there to the end of the file. */
 static bool are_chunks(const bytes_of_file *file, int64_t at, const chunk_form *form) {
     unsigned char head[8];
     while (at < file->size && read_at(file, at, head, 8)) {
@@ -69,7 +69,7 @@ static container_state check_chunks(const bytes_of_file *file, chunk_form form) 
         const uint32_t size = form.number(head + 4);
         const int64_t body = at + 8;
         if (memcmp(head, form.sound, 4) == 0) {
-            /* Less than a frame may be missing: no sound is lost with it. */
+            /* Less than a frame may be missing without loss of audio. */
             const bool large = size == UINT32_MAX && form.large > 0;
             const int64_t wanted = large ? form.large : (int64_t)size;
             const int64_t there = file->size - body;
@@ -80,7 +80,7 @@ static container_state check_chunks(const bytes_of_file *file, chunk_form form) 
                 return whole;
             return compare(there, wanted);
         }
-        /* What other chunks say about the one with the sound. */
+        /* Other chunks describe the one with the audio. */
         if (memcmp(head, "ds64", 4) == 0 && read_at(file, body, b, 16))
             form.large = (int64_t)((uint64_t)little(b + 12) << 32 | little(b + 8));
         if (memcmp(head, "fmt ", 4) == 0 && read_at(file, body, b, 16)) {
@@ -91,21 +91,21 @@ static container_state check_chunks(const bytes_of_file *file, chunk_form form) 
         }
         at += 8 + (int64_t)size + (size & 1);
     }
-    return whole; /* no sound at all, which libsndfile refuses */
+    return whole; /* without audio, which libsndfile rejects */
 }
 
 /* ---- MP3 --------------------------------------------------------------------------- */
 
-/* The first frame may be a Xing header, which knows the bytes of all frames. */
+/* The first frame may be a Xing header, which has the total number of bytes. */
 static container_state check_mp3(const bytes_of_file *file, const unsigned char *head) {
     enum { HAS_FRAMES = 1, HAS_BYTES = 2 };
     unsigned char f[64];
     int64_t begin = 0;
-    if (memcmp(head, "ID3", 3) == 0) /* a tag, whose size is 4 times 7 bits */
+    if (memcmp(head, "ID3", 3) == 0) /* a tag, whose size has 4 times 7 bits */
         begin = 10 + ((int64_t)(head[6] & 127) << 21 | (int64_t)(head[7] & 127) << 14 |
                       (int64_t)(head[8] & 127) << 7 | (head[9] & 127));
     if (!read_at(file, begin, f, sizeof f) || f[0] != 0xff || (f[1] & 0xe6) != 0xe2)
-        return whole; /* no frame of layer III */
+        return whole; /* not a frame of layer III */
     const bool mono = f[3] >> 6 == 3, first_version = (f[1] & 8) != 0;
     const unsigned char *xing = f + 4 +
                                 (first_version ? (mono ? 17 : 32) : (mono ? 9 : 17));
@@ -121,13 +121,13 @@ static container_state check_mp3(const bytes_of_file *file, const unsigned char 
 enum { PAGE_HEAD = 27, LARGEST_PAGE = PAGE_HEAD + 255 + 255 * 255 };
 
 typedef struct {
-    uint32_t table[256];               /* of the checksum */
-    unsigned char bytes[LARGEST_PAGE]; /* the page at hand, */
-    int64_t length;                    /* its bytes, */
-    int packets;                       /* and the packets that end in it */
+    uint32_t table[256];               /* of CRC-32 */
+    unsigned char bytes[LARGEST_PAGE]; /* the current page, */
+    int64_t length;                    /* its length, */
+    int packets;                       /* and the number of packets that end in it */
 } ogg_page;
 
-/* False where no whole page with a right checksum is. */
+/* False if there is no complete page with a correct checksum. */
 static bool read_page(const bytes_of_file *file, int64_t at, ogg_page *page) {
     unsigned char *bytes = page->bytes;
     if (!read_at(file, at, bytes, PAGE_HEAD) || memcmp(bytes, "OggS", 4) != 0 ||
@@ -142,7 +142,7 @@ static bool read_page(const bytes_of_file *file, int64_t at, ogg_page *page) {
     }
     if (!read_at(file, at + head, bytes + head, (size_t)(page->length - head)))
         return false;
-    /* The checksum of the page with its own field, bytes 22 to 25, as zeros. */
+    /* The checksum is computed with its own field, bytes 22 to 25, set to zero. */
     uint32_t sum = 0;
     for (int64_t i = 0; i < page->length; i++) {
         const unsigned char byte = i >= 22 && i < 26 ? 0 : bytes[i];
@@ -151,15 +151,16 @@ static bool read_page(const bytes_of_file *file, int64_t at, ogg_page *page) {
     return sum == little(bytes + 22);
 }
 
-/* Page after page to the last one of the first stream, which is the one that is read. */
+/* Checks pages up to the last one of the first stream, the only one that is read. */
 static container_state check_ogg(const bytes_of_file *file) {
     enum { LAST_PAGE = 4 };
     ogg_page page;
     uint32_t stream = 0;
     int64_t broken_at = 0;
-    int headers = 1; /* packets before those of the sound */
+    int headers = 1; /* packets before the audio */
     bool ended = false;
-    for (uint32_t i = 0; i < 256; i++) { /* 0x04c11db7, highest bit first */
+    for (uint32_t i = 0; i < 256; i++) { /* polynomial 0x04c11db7, most significant bit
+                                            first */
         uint32_t rest = i << 24;
         for (int bit = 0; bit < 8; bit++)
             rest = rest << 1 ^ (rest >> 31 ? 0x04c11db7 : 0);
@@ -185,7 +186,7 @@ static container_state check_ogg(const bytes_of_file *file) {
                  : (container_state){.verdict = CONTAINER_BROKEN, .at = broken_at};
 }
 
-/* ---- All --------------------------------------------------------------------------- */
+/* ---- All formats ------------------------------------------------------------------ */
 
 container_state sh_container_check(int descriptor, int64_t size) {
     const bytes_of_file file = {descriptor, size};
@@ -199,7 +200,7 @@ container_state sh_container_check(int descriptor, int64_t size) {
         return check_chunks(&file, (chunk_form){big, "data", 0, 1});
     if (memcmp(head, "FORM", 4) == 0 && memcmp(head + 8, "AIF", 3) == 0)
         return check_chunks(&file, (chunk_form){big, "SSND", 0, 1});
-    if (memcmp(head, ".snd", 4) == 0) /* where the sound begins, its size */
+    if (memcmp(head, ".snd", 4) == 0) /* offset and size of the audio */
         return is_unknown(big(head + 8)) ? whole
                                          : compare(size - big(head + 4), big(head + 8));
     if (memcmp(head, "OggS", 4) == 0)

@@ -8,10 +8,10 @@
 
 /* ---- Power spectra ----------------------------------------------------------------- */
 
-/* Of 256 or 512 real numbers in float32, on any machine with the same bits: radix 4, and
-   a fixed order of every addition. It is the order that the package kaldi-native-fbank
-   has as it is built. Where a band is silent beside loud ones, its value is the rounding
-   of theirs, so that another order is another value there. */
+/* A real FFT of 256 or 512 numbers in float32 with the same bits on every machine:
+   radix 4 with a fixed order of additions, that of the package kaldi-native-fbank. The
+   value of a silent band beside loud ones is their rounding error, so another order
+   would give another value. */
 enum { RFFT_MOST = 512 };
 
 typedef struct {
@@ -19,7 +19,7 @@ typedef struct {
 } rfft_number;
 
 typedef struct {
-    int half; /* of the real numbers, a power of 2: they are transformed in pairs */
+    int half; /* half the size, a power of 2: numbers are transformed in pairs */
     rfft_number turns[RFFT_MOST / 2]; /* exp(-2 pi i k / half) */
     rfft_number parts[RFFT_MOST / 4]; /* exp(-pi i (k / half + 1 / 2)), k from 1 on */
     rfft_number work[RFFT_MOST / 2];
@@ -31,7 +31,7 @@ static rfft_number turn(double angle) {
     return (rfft_number){(float)cos(angle), (float)sin(angle)};
 }
 
-/* The parts of a product's real number stay apart, since sums take them one by one. */
+/* Real part as two terms, because the sums add them separately. */
 typedef struct {
     float plus, minus, im;
 } product;
@@ -40,7 +40,7 @@ static product times(rfft_number a, rfft_number b) {
     return (product){a.re * b.re, a.im * b.im, a.re * b.im + a.im * b.re};
 }
 
-/* out [size] from every `stride`th of the pairs. */
+/* Transforms every `stride`th pair to out [size]. */
 static void transform(const rfft *t, const float *pairs, int stride, int size,
                       rfft_number *out) {
     const int radix = size % 4 ? 2 : 4, part = size / radix;
@@ -49,7 +49,7 @@ static void transform(const rfft *t, const float *pairs, int stride, int size,
             out[i] = (rfft_number){pairs[2 * i * stride], pairs[2 * i * stride + 1]};
         else
             transform(t, pairs + 2 * i * stride, radix * stride, part, out + i * part);
-    /* One number of each of four transforms, `part` apart, to one of each quarter. */
+    /* Radix-4 butterfly: one number of each of four transforms, `part` apart. */
     for (int i = 0; i < part && radix == 4; i++) {
         rfft_number *x = out + i;
         const rfft_number a = x[0];
@@ -74,8 +74,8 @@ static void transform(const rfft *t, const float *pairs, int stride, int size,
     }
 }
 
-/* samples [count]; power [count / 2], without that of half the rate. Numbers k and half -
-   k the pairs' transform are two of the real numbers'. */
+/* samples [count]; power [count / 2], without the Nyquist frequency. Numbers k and half
+   - k of the pairs' transform give two of the real transform. */
 static void find_power(rfft *t, const float *samples, float *power) {
     const int half = t->half;
     const rfft_number *work = t->work;
@@ -95,11 +95,11 @@ static void find_power(rfft *t, const float *samples, float *power) {
     }
 }
 
-/* ---- The banks --------------------------------------------------------------------- */
+/* ---- Filter banks ----------------------------------------------------------------- */
 
 enum { RATE = 16000 };
 
-/* What follows from the samples per second. */
+/* Sizes that depend on the sample rate. */
 typedef struct {
     int window, shift, transform; /* samples */
 } frame_sizes;
@@ -108,7 +108,7 @@ static frame_sizes sizes_of(int32_t rate) {
     return rate == RATE / 2 ? (frame_sizes){200, 80, 256} : (frame_sizes){400, 160, 512};
 }
 
-/* The bins of the spectrum that a band takes. */
+/* Range of spectrum bins of a band. */
 typedef struct {
     int first, count;
 } band_range;
@@ -136,7 +136,7 @@ int sh_fbank_rate(const shoal_fbank_options *options) {
 
 /* ---- Creation -------------------------------------------------------------------- */
 
-/* In floats, as Kaldi has it: at an edge of a triangle their rounding shows. */
+/* In float, like Kaldi: its rounding matters at the edges of triangles. */
 static float mel_of(float hertz) {
     return 1127.0f * logf(1.0f + hertz / 700.0f);
 }
@@ -160,11 +160,13 @@ shoal_status sh_fbank_create(shoal_context *context, const shoal_fbank_options *
                    .rate = sh_fbank_rate(options),
                    .centred = options && options->centred};
     if (sized.bands < 1 || sized.bands > FBANK_MOST_BANDS)
-        return sh_fail(context, SHOAL_INVALID, "%d bands: 1 to %d are possible",
-                       sized.bands, (int)FBANK_MOST_BANDS);
+        return sh_fail(context, SHOAL_INVALID,
+                       "the number of bands is %d: it must be from 1 to %d", sized.bands,
+                       (int)FBANK_MOST_BANDS);
     if (sized.rate != RATE && sized.rate != RATE / 2)
         return sh_fail(context, SHOAL_INVALID,
-                       "%d samples per second: 8000 and 16000 are possible", sized.rate);
+                       "the rate is %d samples per second: it must be 8000 or 16000",
+                       sized.rate);
     sized.sizes = sizes_of(sized.rate);
     sized.bins = sized.sizes.transform / 2;
     fbank *f = sh_allocate_parts(context, place, &sized, NULL);
@@ -213,25 +215,30 @@ void sh_fbank_destroy(fbank *f) {
 /* ---- Frames ---------------------------------------------------------------------- */
 
 int64_t shoal_fbank_frames(const shoal_fbank_options *options, int64_t samples) {
-    const frame_sizes sizes = sizes_of(sh_fbank_rate(options));
-    if (options && options->centred)
+    shoal_fbank_options own = shoal_fbank_options_defaults();
+    if (READ_STRUCT(NULL, shoal_fbank_options, options, &own) != SHOAL_OK)
+        return -1;
+    const frame_sizes sizes = sizes_of(sh_fbank_rate(&own));
+    if (own.centred)
         return samples < 0 ? 0 : (samples + sizes.shift / 2) / sizes.shift;
     return samples < sizes.window ? 0 : 1 + (samples - sizes.window) / sizes.shift;
 }
 
 void sh_fbank_compute(fbank *f, const float *samples, int64_t count, float *out) {
-    const shoal_fbank_options options = {.centred = f->centred, .rate = f->rate};
+    const shoal_fbank_options options = {.size = sizeof(shoal_fbank_options),
+                                         .centred = f->centred,
+                                         .rate = f->rate};
     const frame_sizes sizes = f->sizes;
     const int window = sizes.window;
     const int64_t frames = shoal_fbank_frames(&options, count);
     const int64_t first = f->centred ? sizes.shift / 2 - window / 2 : 0;
     for (int64_t row = 0; row < frames; row++, out += f->bands) {
-        /* Every sum in float32 and in this order, as the package has it. */
+        /* All sums in float32 and in this order, like kaldi-native-fbank. */
         float *frame = f->frame, total = 0;
         for (int i = 0; i < window; i++) {
             int64_t at = first + row * sizes.shift + i;
             while (at < 0 ||
-                   at >= count) /* reflected at both ends, as often as it takes */
+                   at >= count) /* reflected at both ends, repeatedly if needed */
                 at = at < 0 ? -at - 1 : 2 * count - 1 - at;
             frame[i] = 32768 * samples[at];
             total += frame[i];
@@ -258,6 +265,9 @@ void sh_fbank_compute(fbank *f, const float *samples, int64_t count, float *out)
 shoal_status shoal_fbank(shoal_context *context, const shoal_fbank_options *options,
                          const float *samples, int64_t count, float *features) {
     fbank *f;
+    shoal_fbank_options own = shoal_fbank_options_defaults();
+    TRY(READ_STRUCT(context, shoal_fbank_options, options, &own));
+    options = &own;
     if (!context || count < 0 || (count > 0 && !samples) ||
         (shoal_fbank_frames(options, count) > 0 && !features))
         return sh_fail(context, SHOAL_INVALID,

@@ -14,7 +14,7 @@ enum {
 };
 
 typedef struct {
-    int first, count; /* bins whose weight is not 0 */
+    int first, count; /* bins with nonzero weight */
 } band_range;
 
 struct mel {
@@ -25,17 +25,17 @@ struct mel {
     float *filters;        /* [bands][MEL_BINS] */
     band_range *ranges;    /* [bands] */
     float *largest;        /* [TASKS] */
-    float *frames;         /* [threads][FRAME_STRIDE]: windowed samples, later power */
+    float *frames;         /* [threads][FRAME_STRIDE]: windowed samples, then power */
     kiss_fft_cpx *spectra; /* [threads][SPECTRUM_STRIDE] */
-    char *transforms;      /* [threads][transform_size]: kissfft's, scratch included */
+    char *transforms;      /* [threads][transform_size]: state of kissfft with scratch */
 };
 
-/* Whole cache lines, so that no two threads write to the same one. */
+/* Whole cache lines, to avoid false sharing between threads. */
 enum { FRAME_STRIDE = 448, SPECTRUM_STRIDE = 208 };
 
 /* ---- Filters ---------------------------------------------------------------------- */
 
-/* Slaney's scale: linear up to 1 kHz (15 mel), logarithmic above. */
+/* Slaney's mel scale: linear up to 1 kHz (15 mel), logarithmic above. */
 static double hertz_of_mel(double mels) {
     const double step = 200.0 / 3.0, corner = 1000.0 / step, ratio = log(6.4) / 27.0;
     return mels < corner ? mels * step : 1000.0 * exp(ratio * (mels - corner));
@@ -87,8 +87,9 @@ shoal_status sh_mel_create(shoal_context *context, int bands, const float *filte
     const double turn = 6.283185307179586476925286766559;
     *features = NULL;
     if (bands < 1 || bands > MEL_MOST_BANDS)
-        return sh_fail(context, SHOAL_INVALID, "%d mel bands: 1 to %d are possible",
-                       bands, (int)MEL_MOST_BANDS);
+        return sh_fail(context, SHOAL_INVALID,
+                       "the number of mel bands is %d: it must be from 1 to %d", bands,
+                       (int)MEL_MOST_BANDS);
     mel sized = {.context = context, .bands = bands, .threads = context->threads};
     kiss_fftr_alloc(MEL_FFT, 0, NULL, &sized.transform_size);
     sized.transform_size = (sized.transform_size + CACHE_LINE - 1) & ~(CACHE_LINE - 1ul);
@@ -129,7 +130,7 @@ typedef struct {
     float lowest;
 } window;
 
-/* Of two numbers; fmaxf is a call, as it has to look for NaN. */
+/* Without fmaxf, which is a function call because of NaN. */
 static float larger(float a, float b) {
     return a > b ? a : b;
 }
@@ -142,7 +143,7 @@ static void frames_task(void *shared, int64_t task, int thread) {
     float largest = -10.0f;
     for (int64_t i = task * TASK_FRAMES; i < (task + 1) * TASK_FRAMES; i++) {
         int64_t begin = i * MEL_HOP - HALF;
-        if (begin >= w->count) { /* zeros only, also where the end is reflected */
+        if (begin >= w->count) { /* only zeros, even where the end is reflected */
             for (int band = 0; band < features->bands; band++)
                 w->out[band * (int64_t)MEL_FRAMES + i] = -10.0f;
             continue;
@@ -161,7 +162,7 @@ static void frames_task(void *shared, int64_t task, int thread) {
         for (int bin = 0; bin < MEL_BINS; bin++)
             frame[bin] = spectrum[bin].r * spectrum[bin].r +
                          spectrum[bin].i * spectrum[bin].i;
-        /* Logarithms of one frame into its column. */
+        /* Writes the logarithms of one frame to its column. */
         const float log10_e = 0.4342944819f;
         for (int band = 0; band < features->bands; band++) {
             band_range range = features->ranges[band];

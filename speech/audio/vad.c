@@ -1,5 +1,5 @@
-/* Where somebody speaks: frames of 10 ms whose bands rise above the noise, runs of such
-   frames between pauses, runs that sound like speech, pieces cut in the pauses, and
+/* Voice activity detection: frames of 10 ms whose bands rise above the noise, runs of
+   such frames between pauses, runs that sound like speech, pieces cut in pauses, and
    windows packed with pieces. */
 #include <kiss_fftr.h>
 #include <math.h>
@@ -11,47 +11,49 @@
 #include "speech/audio/vad.h"
 
 enum {
-    HOP = AUDIO_RATE / 100, /* a frame's share of the samples */
-    FFT = 512,              /* samples around it that it is made of */
+    HOP = AUDIO_RATE / 100, /* samples per frame */
+    FFT = 512,              /* samples of a frame's transform */
     FRAMES = AUDIO_WINDOW / HOP,
     BANDS = 8,
-    LOWEST = 3,  /* bins 3 .. 128, 94 Hz to 4 kHz, show whether sound stands still */
-    SHAPE = 126, /* as many */
-    BLOCK = 50,  /* frames over which one minimum is kept */
-    BEHIND = 12, /* blocks before and */
-    AHEAD = 8,   /* after one that say what its noise is */
-    TASK = 100,  /* frames of one task */
+    LOWEST = 3,  /* bins 3 .. 128, 94 Hz to 4 kHz, are compared for stationarity */
+    SHAPE = 126, /* number of these bins */
+    BLOCK = 50,  /* frames per noise minimum */
+    BEHIND = 12, /* number of blocks before */
+    AHEAD = 8,   /* and after one that determine its noise */
+    TASK = 100,  /* frames per task */
     MOST_RUNS = FRAMES / 10
 };
 
-/* Bins of the bands: 94 Hz to 7.2 kHz, each of enough bins for a steady noise to be
-   steady in it. */
+/* First bins of the bands: 94 Hz to 7.2 kHz, each with enough bins to be steady in
+   steady noise. */
 static const int edges[BANDS + 1] = {3, 11, 19, 29, 41, 59, 85, 131, 231};
 
-/* Decided on speakers of the training set, see docs/notebook/SPEECH.md. */
-#define NOTHING_BELOW -100.0f /* dB of full scale: digital silence, which is no noise, */
+/* Tuned on speakers of the training set, see docs/notebook/SPEECH.md. */
+#define NOTHING_BELOW -100.0f /* dB of full scale: digital silence, not noise */
 #define NO_POWER 1e-10f       /* the same as a power */
-#define LOWEST_NOISE -95.0f   /* of a band */
-#define FAR_BELOW 50.0f       /* noise is at most so many dB below the loudest sound */
-#define RISE 4.0f             /* dB above the noise that count, */
-#define MOST_RISE 15.0f       /* of a band, and not more than these; */
-#define ACTIVE_ABOVE 1.0f     /* their mean over the bands */
-#define LIVELY_ABOVE 0.25f    /* or the mean of those over 21 frames */
-#define STILL_BELOW 0.02f  /* one minus the cosine of a spectrum with one 50 ms later */
-#define NEAR_LOUDEST 16.0f /* dB: frames that show a run's nature */
-#define MOST_STILL 0.35    /* share of such frames: a tone, a chord, hum */
-#define MOST_HELD 0.85     /* the same of means over 150 ms: low notes that beat */
-#define STEADY_BELOW 4.0f  /* dB between the quiet and the loud tenth: an engine */
+#define LOWEST_NOISE -95.0f   /* dB, minimum for a band */
+#define FAR_BELOW                                                                        \
+    50.0f                  /* maximum distance of the noise from the loudest sound,
+                                 dB */
+#define RISE 4.0f          /* dB above the noise that are ignored */
+#define MOST_RISE 15.0f    /* maximum rise of a band, dB */
+#define ACTIVE_ABOVE 1.0f  /* threshold of the mean over the bands */
+#define LIVELY_ABOVE 0.25f /* threshold of that mean over 21 frames */
+#define STILL_BELOW 0.02f  /* 1 - cosine of a spectrum and one 50 ms later */
+#define NEAR_LOUDEST 16.0f /* dB: frames by which a run is classified */
+#define MOST_STILL 0.35    /* maximum share of stationary frames: a tone, a chord, hum */
+#define MOST_HELD 0.85     /* the same for means over 150 ms: beating low notes */
+#define STEADY_BELOW 4.0f  /* dB between the 10 % and 90 % quantiles: an engine */
 
 enum {
-    BRIDGED = 10,     /* shorter pauses, in frames, are none */
-    CLICK = 10,       /* shorter runs are none */
-    SHORT = 32,       /* those that one makes lively */
-    JUDGED = 50,      /* frames that a judgement needs */
-    STRETCH = 200,    /* and those that one is made of */
-    PAD = 40,         /* frames kept before and behind a run */
-    LONG_PAUSE = 100, /* a piece ends in one */
-    GOOD_PAUSE = 40   /* a cut there is between phrases */
+    BRIDGED = 10,     /* shorter pauses, in frames, are ignored */
+    CLICK = 10,       /* shorter runs are ignored */
+    SHORT = 32,       /* runs that a click can make lively */
+    JUDGED = 50,      /* minimum number of frames for a classification */
+    STRETCH = 200,    /* number of frames that are classified together */
+    PAD = 40,         /* frames added before and after a run */
+    LONG_PAUSE = 100, /* a piece ends in such a pause */
+    GOOD_PAUSE = 40   /* a pause between phrases */
 };
 
 typedef struct {
@@ -60,20 +62,20 @@ typedef struct {
 } sound_frame;
 
 typedef struct {
-    float floor[BANDS]; /* dB, the smallest; INFINITY where there was no sound */
-    float level;        /* dB, the largest of all bands together */
+    float floor[BANDS]; /* dB, minimum; INFINITY if there was no sound */
+    float level;        /* dB, maximum over all bands together */
 } noise_block;
 
-/* What the latest sound was like, frames of it. */
+/* Properties of the latest sound, in frames. */
 typedef struct {
     double still, held, heard;
 } sound_memory;
 
-/* Frames begin .. end - 1, active but for short pauses. */
+/* Frames begin .. end - 1, active except for short pauses. */
 typedef struct {
     int begin, end;
     bool speech;
-    sound_memory after; /* the judgement */
+    sound_memory after; /* classification */
 } sound_run;
 
 struct speech_detector {
@@ -83,19 +85,20 @@ struct speech_detector {
     float *window;          /* [FFT] */
     char *transforms;       /* [threads][transform_size] */
     sound_frame *frames;    /* [FRAMES] */
-    int64_t first;          /* the recording's sample at which frame 0 begins; -1: none */
-    int count, whole;       /* frames; those that saw all their samples */
-    float (*smooth)[BANDS]; /* [FRAMES], dB, of 5 frames */
-    float *level;           /* [FRAMES], dB, of 5 frames and all bands */
+    int64_t first;          /* sample of the recording at which frame 0 begins; -1 if
+                               none */
+    int count, whole;       /* frames; frames with all their samples */
+    float (*smooth)[BANDS]; /* [FRAMES], dB, mean of 5 frames */
+    float *level;           /* [FRAMES], dB, mean of 5 frames over all bands */
     bool *still, *held;     /* [FRAMES] */
     bool *active;           /* [FRAMES] */
     float *rise;            /* [FRAMES], dB above the noise */
     float *sorted;          /* [FRAMES] */
     sound_run *runs;        /* [MOST_RUNS] */
-    sound_run *stretches;   /* [MOST_RUNS], parts of them that are judged, */
-    sound_run *voices;      /* [MOST_RUNS], and what is speech */
+    sound_run *stretches;   /* [MOST_RUNS], parts of runs that are classified */
+    sound_run *voices;      /* [MOST_RUNS], runs of speech */
     int run_count, stretch_count, voice_count;
-    noise_block before[BEHIND]; /* of the sound before frame 0, the latest last */
+    noise_block before[BEHIND]; /* of the sound before frame 0, latest last */
     noise_block blocks[FRAMES / BLOCK + 1];
     sound_memory memory; /* of the runs before frame 0 */
 };
@@ -141,7 +144,7 @@ shoal_status sh_detector_create(shoal_context *context, speech_detector **made) 
     *d = sized;
     for (int thread = 0; thread < d->threads; thread++)
         kiss_fftr_alloc(FFT, 0, transform_of(d, thread), &d->transform_size);
-    /* Scaled so that a sine of full scale has power 1/2 in its band. */
+    /* Scaled so that a full-scale sine has power 1/2 in its band. */
     for (int i = 0; i < FFT; i++)
         d->window[i] = (float)((1 - cos(turn * i / FFT)) / (FFT * sqrt(0.75)));
     d->first = -1;
@@ -161,10 +164,10 @@ typedef struct {
     speech_detector *d;
     const float *samples;
     int64_t count;
-    int done; /* frames that are there already */
+    int done; /* frames already computed */
 } measuring;
 
-/* A frame stands in the middle of the FFT's samples; beyond the ends is silence. */
+/* A frame is centred in the FFT's samples; the signal is zero beyond its ends. */
 static void measure_task(void *shared, int64_t task, int thread) {
     const measuring *m = shared;
     speech_detector *d = m->d;
@@ -199,8 +202,8 @@ static float decibels(float power) {
     return 10 * log10f(power + 1e-13f);
 }
 
-/* Of the frames around one, as far as there are any: powers [BANDS]; returns whether all
-   of them have sound. */
+/* Averages the powers [BANDS] of the frames around one; returns whether all of them
+   have sound. */
 static bool average(const speech_detector *d, int frame, int around, float *powers) {
     const int begin = frame > around ? frame - around : 0;
     const int end = frame + around < d->count ? frame + around + 1 : d->count;
@@ -217,7 +220,7 @@ static bool average(const speech_detector *d, int frame, int around, float *powe
     return sound;
 }
 
-/* Frames on each side, or apart. */
+/* Number of frames on each side, or distance. */
 enum { FAST = 2, SLOW = 5, WIDE = 10, LAG = 5, HELD = 15 };
 
 static void find_noise(speech_detector *d) {
@@ -242,13 +245,13 @@ static void find_noise(speech_detector *d) {
 
 /* ---- Activity ------------------------------------------------------------------- */
 
-/* Frames that rise enough, or that rise a little together with those around them. */
+/* Finds frames that rise enough, or rise a little together with their neighbours. */
 static void find_active(speech_detector *d) {
     const int blocks = (d->count + BLOCK - 1) / BLOCK;
     noise_block noise = unknown_noise;
     double sum = 0;
     for (int frame = 0; frame < d->count; frame++) {
-        if (frame % BLOCK == 0) { /* what the block's noise is, by the blocks around it */
+        if (frame % BLOCK == 0) { /* estimate the noise from the blocks around this one */
             const int block = frame / BLOCK;
             noise = unknown_noise;
             for (int at = block - BEHIND; at <= block + AHEAD && at < blocks; at++) {
@@ -263,7 +266,7 @@ static void find_active(speech_detector *d) {
                 if (!(noise.floor[band] > least && isfinite(noise.floor[band])))
                     noise.floor[band] = least;
         }
-        float rises = 0; /* how far the frame rises above the noise, dB */
+        float rises = 0; /* rise of the frame above the noise, dB */
         for (int band = 0; band < BANDS; band++) {
             const float rise = d->smooth[frame][band] - noise.floor[band] - RISE;
             rises += rise < 0 ? 0 : fminf(rise, MOST_RISE);
@@ -280,8 +283,8 @@ static void find_active(speech_detector *d) {
     }
 }
 
-/* Whether the spectrum around a frame, the sum of three, has the shape that it had 50 ms
-   before, or has 50 ms later. */
+/* Finds frames whose spectrum, summed over three frames, has the same shape 50 ms
+   earlier or later. */
 static void find_still(speech_detector *d) {
     memset(d->still, 0, (size_t)d->count * sizeof *d->still);
     for (int frame = 1; frame + LAG + 1 < d->count; frame++) {
@@ -301,9 +304,9 @@ static void find_still(speech_detector *d) {
     }
 }
 
-/* Stretches of twice HELD frames whose halves have the same shape. */
+/* Finds intervals of 2 HELD frames whose two halves have the same shape. */
 static void find_held(speech_detector *d) {
-    /* Sums of the HELD frames before one and of those from it on. */
+    /* Sums of the HELD frames before a frame and from it on. */
     double left[SHAPE] = {0}, right[SHAPE] = {0};
     memset(d->held, 0, (size_t)d->count * sizeof *d->held);
     for (int frame = 0; frame < 2 * HELD && 2 * HELD <= d->count; frame++)
@@ -337,7 +340,7 @@ static void find_runs(speech_detector *d) {
         if (!over && !d->active[frame])
             continue;
         if (over || run.end == 0 || frame - run.end >= BRIDGED) {
-            /* A click is loud in few frames, and makes those around it lively. */
+            /* A click is loud in few frames, but makes its neighbours lively. */
             int loud = 0;
             for (int at = run.begin; at < run.end; at++)
                 loud += d->rise[at] > ACTIVE_ABOVE;
@@ -354,10 +357,10 @@ static int compare_floats(const void *a, const void *b) {
     return (left > right) - (left < right);
 }
 
-/* Tones stand still between their beginnings; voices never do. A short run is judged
+/* Tones are stationary between onsets; voices never are. A short run is classified
    together with those before it. */
 static bool is_speech(speech_detector *d, sound_run *run, sound_memory before) {
-    /* Of the frames near the loudest. */
+    /* Statistics of the frames near the loudest. */
     sound_memory now = {0};
     float loudest = -INFINITY;
     for (int frame = run->begin; frame < run->end; frame++)
@@ -377,7 +380,7 @@ static bool is_speech(speech_detector *d, sound_run *run, sound_memory before) {
     run->after = now;
     if (now.still > MOST_STILL * now.heard || now.held > MOST_HELD * now.heard)
         return false;
-    /* An engine, a fan, or hiss that was switched on: as loud all the time. */
+    /* An engine, a fan, or noise that was switched on has a constant level. */
     const int count = run->end - run->begin;
     if (count < 2 * JUDGED)
         return true;
@@ -391,7 +394,7 @@ static void keep_speech(speech_detector *d) {
     d->stretch_count = d->voice_count = 0;
     for (int i = 0; i < d->run_count; i++)
         for (int at = d->runs[i].begin; at < d->runs[i].end;) {
-            /* Judged by the stretch, the last of which is up to twice as long. */
+            /* Classified in parts, the last of which is up to twice as long. */
             const int end = d->runs[i].end;
             sound_run part = {.begin = at,
                               .end = end - at < 2 * STRETCH ? end : at + STRETCH};
@@ -400,7 +403,7 @@ static void keep_speech(speech_detector *d) {
             d->stretches[d->stretch_count++] = part;
             at = part.end;
         }
-    /* Stretches of speech, and those among such: a vowel that is held, not a tune. */
+    /* Keeps parts with speech, and those between them: a held vowel, not a tune. */
     for (int i = 0; i < d->stretch_count; i++) {
         const sound_run *one = &d->stretches[i];
         const bool left = i > 0 && one->begin - one[-1].end < LONG_PAUSE;
@@ -423,14 +426,14 @@ static int pause_after(const speech_detector *d, int run) {
     return next - d->voices[run].end;
 }
 
-/* Where a piece ends behind a run, and the next begins at the earliest. */
+/* End of a piece after a run, and earliest start of the next. */
 static int end_behind(const speech_detector *d, int run) {
     const int pause = pause_after(d, run);
     return d->voices[run].end + (pause < 2 * PAD ? pause / 2 : PAD);
 }
 
-/* The end, in frames, of a piece of at most so many that begins with the first run; 0
-   where `phrase` asks for a pause between phrases and there is none. */
+/* End, in frames, of a piece of at most `most` frames that starts with the first run; 0
+   if `phrase` requires a pause between phrases and there is none. */
 static int find_end(const speech_detector *d, bool last, int most, bool phrase) {
     int all = 0, longest = -1, between = -1;
     while (all + 1 < d->voice_count && pause_after(d, all) < LONG_PAUSE)
@@ -439,8 +442,8 @@ static int find_end(const speech_detector *d, bool last, int most, bool phrase) 
                       pause_after(d, all) < LONG_PAUSE;
     if (!open && end_behind(d, all) <= most)
         return end_behind(d, all);
-    /* The latest pause between phrases in the second half, or the longest of the last two
-       thirds, or of all; -1: none. */
+    /* The latest pause between phrases in the second half, or the longest of the last
+       two thirds, or of all; -1 if there is none. */
     for (int run = 0; run < all + !open && end_behind(d, run) <= most; run++) {
         const int pause = pause_after(d, run);
         if (longest < 0 || pause >= pause_after(d, longest) ||
@@ -454,7 +457,7 @@ static int find_end(const speech_detector *d, bool last, int most, bool phrase) 
         return cut >= 0 && pause_after(d, cut) >= GOOD_PAUSE ? end_behind(d, cut) : 0;
     if (cut >= 0)
         return end_behind(d, cut);
-    int quietest = most * 2 / 3; /* somebody who makes no pause */
+    int quietest = most * 2 / 3; /* speech without a pause: cut at the quietest frame */
     for (int frame = quietest; frame < most; frame++)
         if (d->level[frame] < d->level[quietest])
             quietest = frame;
@@ -469,11 +472,11 @@ static int64_t sample_at(const speech_detector *d, int frame, int64_t count) {
 piece_found sh_detector_within(speech_detector *d, int64_t from, const float *samples,
                                int64_t count, int64_t most, sound_piece *piece) {
     const bool last = count < AUDIO_WINDOW;
-    /* Frames of these samples; those of the call before that lie in them are kept. */
+    /* Computes the frames of these samples; frames of the previous call are reused. */
     const int64_t ahead = from - d->first;
     if (d->first >= 0 && ahead >= 0 && ahead % HOP == 0 &&
         ahead <= (int64_t)d->count * HOP) {
-        /* Forgets the first frames, but for what they were like and the noise in them. */
+        /* Discards the first frames, keeping their statistics and noise. */
         const int frames = (int)(ahead / HOP);
         for (int i = 0; i < d->stretch_count && d->stretches[i].end <= frames; i++)
             d->memory = d->stretches[i].after;
@@ -500,7 +503,7 @@ piece_found sh_detector_within(speech_detector *d, int64_t from, const float *sa
     find_held(d);
     find_runs(d);
     keep_speech(d);
-    /* If no speech is found: what lies at the end may be the beginning of some. */
+    /* If no speech is found: the end may be the beginning of some. */
     const int kept = PAD + BRIDGED + CLICK;
     const int silence = last || d->count <= kept ? d->count : d->count - kept;
     *piece = (sound_piece){from, sample_at(d, silence, count)};
@@ -520,13 +523,13 @@ piece_found sh_detector_within(speech_detector *d, int64_t from, const float *sa
 
 /* ---- Windows ----------------------------------------------------------------------- */
 
-enum { ALMOST_FULL = PIECE_MOST - 2 * AUDIO_RATE }; /* hardly a phrase has room */
+enum { ALMOST_FULL = PIECE_MOST - 2 * AUDIO_RATE }; /* hardly any phrase fits */
 
 struct window_packer {
     shoal_context *context;
     recording_stream *stream;
     speech_detector *detector;
-    int64_t at;     /* where the recording is read next */
+    int64_t at;     /* next sample to read */
     float *samples; /* [AUDIO_WINDOW] */
 };
 

@@ -1,4 +1,4 @@
-/* Data folders: the lists, units, and mean and variance of the features. */
+/* Data folders: lists, units, and normalisation of features. */
 #define _GNU_SOURCE
 #include "speech/recogniser/corpus.h"
 
@@ -29,17 +29,17 @@ void sh_corpus_refuse(corpus_utterance *utterance, const char *format, ...) {
     utterance->reason = strdup(text);
 }
 
-/* ---- Lists: lines of an id and the rest -------------------------------------------- */
+/* ---- Lists: lines of an id and a value -------------------------------------------- */
 
 typedef struct {
     char *id, *rest;
-    int64_t line, index; /* in the file, from 1; among the rows, from 0 */
+    int64_t line, index; /* line number, from 1; row index, from 0 */
 } list_row;
 
 typedef struct {
     list_row *rows;
     int64_t count;
-    char name[512]; /* of the file, for messages */
+    char name[512]; /* file name for messages */
 } list_file;
 
 enum { CORPUS_LINE = 1 << 20 };
@@ -47,14 +47,14 @@ enum { WAV_SCP, SEGMENTS, LABELS, SPEAKERS, LISTS };
 
 typedef struct {
     list_file files[LISTS];
-    list_row *sorted[LISTS]; /* by id */
+    list_row *sorted[LISTS]; /* sorted by id */
 } corpus_lists;
 
 static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* Cuts the text into rows; returns how many. rows NULL: counts. */
+/* Splits the text into rows; returns their number. rows NULL: only counts. */
 static int64_t cut_rows(char *text, list_row *rows) {
     int64_t count = 0, line = 0;
     for (char *at = text; *at; line++) {
@@ -105,7 +105,7 @@ static shoal_status read_text(shoal_context *context, const char *path, char **t
         (*text)[map.size] = 0;
         if (strlen(*text) != map.size)
             status =
-                sh_fail(context, SHOAL_BAD_FILE, "%s: has bytes that are no text", path);
+                sh_fail(context, SHOAL_BAD_FILE, "%s: contains control characters", path);
     }
     sh_file_map_close(&map);
     return status;
@@ -123,7 +123,7 @@ static const list_row *find(const corpus_lists *lists, int list, const char *id)
                    sizeof key, compare_rows);
 }
 
-/* Missing files that may be missing leave their lists empty. */
+/* Optional files that are missing leave their lists empty. */
 static shoal_status read_lists(shoal_corpus *corpus, const char *folder,
                                corpus_lists *lists) {
     shoal_context *context = corpus->context;
@@ -142,7 +142,7 @@ static shoal_status read_lists(shoal_corpus *corpus, const char *folder,
             continue;
         TRY(read_text(context, file->name, &corpus->texts[i]));
         char *text = corpus->texts[i];
-        if (strncmp(text, "\xef\xbb\xbf", 3) == 0) /* the mark of UTF-8 */
+        if (strncmp(text, "\xef\xbb\xbf", 3) == 0) /* byte order mark */
             text += 3;
         const size_t most = (size_t)cut_rows(text, NULL);
         list_row *sorted = calloc(most + 1, sizeof *sorted);
@@ -155,9 +155,9 @@ static shoal_status read_lists(shoal_corpus *corpus, const char *folder,
         qsort(sorted, (size_t)file->count, sizeof *sorted, compare_rows);
         for (int64_t k = 1; k < file->count; k++)
             if (strcmp(sorted[k].id, sorted[k - 1].id) == 0)
-                return sh_fail(context, SHOAL_BAD_FILE,
-                               "%s: line %lld: %s is there twice", file->name,
-                               (long long)sorted[k].line, sh_shown(sorted[k].id).text);
+                return sh_fail(context, SHOAL_BAD_FILE, "%s: line %lld: duplicate id %s",
+                               file->name, (long long)sorted[k].line,
+                               sh_shown(sorted[k].id).text);
     }
     return SHOAL_OK;
 }
@@ -177,7 +177,7 @@ static shoal_status take_recordings(shoal_corpus *corpus, const char *folder,
             return sh_fail(corpus->context, SHOAL_BAD_FILE,
                            "%s: line %lld: %s %s; it must be ID PATH", list->name,
                            (long long)row->line, sh_shown(row->id).text,
-                           length ? "has a command, and none is run here: write the "
+                           length ? "has a command, which is not run: write the "
                                     "recordings to files first"
                                   : "has no path");
         made->id = row->id;
@@ -205,7 +205,7 @@ static shoal_status take_utterances(shoal_corpus *corpus, const corpus_lists *li
             sh_corpus_refuse(made, "has no speaker in utt2spk");
         if (!parts)
             continue;
-        /* "REC BEGIN END" */
+        /* "RECORDING BEGIN END" */
         char *recording = list->rows[i].rest, *after;
         char *numbers = recording + strcspn(recording, " \t");
         if (*numbers)
@@ -214,10 +214,11 @@ static shoal_status take_utterances(shoal_corpus *corpus, const corpus_lists *li
         made->end = after == numbers ? -1 : strtod(after, &numbers);
         if (after == numbers || *numbers || !(made->begin >= 0) ||
             (made->end != -1 && !(made->end > made->begin)))
-            return sh_fail(corpus->context, SHOAL_BAD_FILE,
-                           "%s: line %lld: it must be ID RECORDING BEGIN END with 0 <= "
-                           "BEGIN < END in seconds, or END -1 for the recording's end",
-                           list->name, (long long)list->rows[i].line);
+            return sh_fail(
+                corpus->context, SHOAL_BAD_FILE,
+                "%s: line %lld: it must be ID RECORDING BEGIN END with 0 <= BEGIN < END "
+                "in seconds, or END -1 for the end of the recording",
+                list->name, (long long)list->rows[i].line);
         const list_row *found = find(lists, WAV_SCP, recording);
         made->recording = found ? found->index : -1;
         if (!found)
@@ -229,11 +230,11 @@ static shoal_status take_utterances(shoal_corpus *corpus, const corpus_lists *li
 
 /* ---- Units ------------------------------------------------------------------------- */
 
-/* The next unit of a transcript into text; returns where to go on, or NULL at the end.
-   Letters are UTF-8; spaces between words are "_". too_long may be NULL. */
+/* Copies the next unit of a transcript to text; returns the position after it, or NULL
+   at the end. Letters are UTF-8; spaces between words are "_". too_long may be NULL. */
 static const char *next_unit(const char *at, int32_t units, char text[64],
                              bool *too_long) {
-    const bool characters = units == 1; /* of subwords the words */
+    const bool characters = units == 1; /* words for subwords */
     const char *begin = at;
     size_t length = 0;
     if (characters && is_space(*at)) {
@@ -259,21 +260,21 @@ static const char *next_unit(const char *at, int32_t units, char text[64],
     return begin + length;
 }
 
-/* What no model could keep as its units, or could not tell apart, is refused. */
+/* Rejects transcripts whose units no model could store or distinguish. */
 static void check_transcript(corpus_utterance *one, const list_row *row,
                              int32_t characters) {
     const char *at = row ? row->rest : "";
     char unit[64];
     bool too_long = false;
     if (!sh_utf8_valid(at, strlen(at)))
-        sh_corpus_refuse(one, "its transcript is no UTF-8; iconv -f latin1 -t utf-8 may "
-                              "make it so");
+        sh_corpus_refuse(
+            one, "its transcript is not UTF-8; iconv -f latin1 -t utf-8 may convert it");
     if (sh_utf8_has_controls(at, strlen(at)))
         sh_corpus_refuse(one, "its transcript has control characters: %s",
                          sh_shown(at).text);
     if (characters && strchr(at, '_'))
-        sh_corpus_refuse(one, "its transcript has \"_\", which as a letter is the space "
-                              "between words");
+        sh_corpus_refuse(
+            one, "its transcript has \"_\", which stands for the space between words");
     while (!too_long && (at = next_unit(at, characters, unit, &too_long)))
         if (too_long)
             sh_corpus_refuse(one, "a unit is longer than 63 bytes: %s",
@@ -293,7 +294,7 @@ static bool append_unit(shoal_corpus *corpus, const char *text, int64_t *room) {
     return corpus->units[corpus->info.units++] != NULL;
 }
 
-/* Sorts the units and drops all but one of each. */
+/* Sorts the units and removes duplicates. */
 static void sort_units(shoal_corpus *corpus) {
     int64_t kept = 0;
     char **units = corpus->units;
@@ -307,13 +308,13 @@ static void sort_units(shoal_corpus *corpus) {
     corpus->info.units = kept;
 }
 
-/* Of an utterance that can be used, as far as is known. */
+/* The transcript of an utterance that is usable so far. */
 static const char *transcript_of(const corpus_lists *lists, const corpus_utterance *one) {
     const list_row *row = one->reason ? NULL : find(lists, LABELS, one->id);
     return row ? row->rest : "";
 }
 
-/* Subwords learned from the transcripts. */
+/* Learns subwords from the transcripts. */
 static bool learn_units(shoal_corpus *corpus, const corpus_lists *lists, int64_t *room) {
     const int64_t most = corpus->options.pieces ? corpus->options.pieces : 500;
     subwords learned = {0};
@@ -331,7 +332,7 @@ static bool learn_units(shoal_corpus *corpus, const corpus_lists *lists, int64_t
     return good;
 }
 
-/* The options' units, or all that the transcripts of the folder have. */
+/* The units of the options, or all that occur in the transcripts of the folder. */
 static shoal_status make_units(shoal_corpus *corpus, const corpus_lists *lists) {
     int64_t room = 0, since = 0;
     char text[64];
@@ -339,25 +340,26 @@ static shoal_status make_units(shoal_corpus *corpus, const corpus_lists *lists) 
     const shoal_corpus_options *options = &corpus->options;
     for (int64_t i = 0; good && options->units && i < options->unit_count; i++)
         good = append_unit(corpus, options->units[i], &room);
-    const bool learns = !options->units && options->characters == 2;
+    const bool learns = !options->units && options->unit_type == 2;
     if (good && learns)
         good = learn_units(corpus, lists, &room);
     for (int64_t i = 0; good && !options->units && !learns && i < corpus->utterance_count;
          i++) {
         const char *at = transcript_of(lists, &corpus->utterances[i]);
-        while (good && (at = next_unit(at, options->characters, text, NULL)))
+        while (good && (at = next_unit(at, options->unit_type, text, NULL)))
             good = append_unit(corpus, text, &room);
-        if (corpus->info.units - since > 100000) { /* mostly repetitions */
+        if (corpus->info.units - since > 100000) { /* mostly duplicates */
             sort_units(corpus);
             since = corpus->info.units;
         }
     }
     sort_units(corpus);
     if (good && options->units && corpus->info.units != options->unit_count)
-        return sh_fail(corpus->context, SHOAL_INVALID, "a unit is there twice");
+        return sh_fail(corpus->context, SHOAL_INVALID, "duplicate unit in the options");
     for (int64_t i = 0; good && options->units && i < options->unit_count; i++)
         if (strcmp(corpus->units[i], options->units[i]) != 0)
-            return sh_fail(corpus->context, SHOAL_INVALID, "the units are not sorted");
+            return sh_fail(corpus->context, SHOAL_INVALID,
+                           "the units of the options are not sorted");
     return good ? SHOAL_OK : no_memory(corpus->context);
 }
 
@@ -368,9 +370,9 @@ static shoal_status take_labels(shoal_corpus *corpus, const corpus_lists *lists)
         const char *at = transcript_of(lists, one);
         char text[64];
         one->first_label = corpus->label_count;
-        while ((at = next_unit(at, corpus->options.characters, text, NULL))) {
+        while ((at = next_unit(at, corpus->options.unit_type, text, NULL))) {
             const char *key = text;
-            const bool pieces = corpus->options.characters == 2;
+            const bool pieces = corpus->options.unit_type == 2;
             int32_t numbers[SUBWORDS_MOST] = {-1};
             char **found = pieces
                                ? NULL
@@ -383,8 +385,8 @@ static shoal_status take_labels(shoal_corpus *corpus, const corpus_lists *lists)
                 numbers[0] = (int32_t)(found - corpus->units);
             if (count == 0)
                 sh_corpus_refuse(one,
-                                 pieces ? "%s has letters that the model does not have"
-                                        : "%s is no unit of the model",
+                                 pieces ? "%s has letters that are not in the model"
+                                        : "%s is not a unit of the model",
                                  sh_shown(text).text);
             count = count ? count : 1;
             if (!grow(&corpus->labels, &room, corpus->label_count + count,
@@ -398,7 +400,7 @@ static shoal_status take_labels(shoal_corpus *corpus, const corpus_lists *lists)
     return SHOAL_OK;
 }
 
-/* ---- What is left when bad ones are gone ------------------------------------------- */
+/* ---- Removal of bad utterances ---------------------------------------------------- */
 
 static int compare_order(const void *a, const void *b, void *shared) {
     const shoal_corpus *corpus = shared;
@@ -422,7 +424,7 @@ static uint64_t print_text(uint64_t print, const char *text) {
     return print;
 }
 
-/* ---- Filter banks as a model sees them: normalised, and stacked into rows ---------- */
+/* ---- Features as a model uses them: normalised, and stacked into rows ------------- */
 
 int64_t shoal_features_positions(const shoal_features_config *config, int64_t frames) {
     return (frames + config->hop - 1) / config->hop;
@@ -432,8 +434,8 @@ int64_t shoal_features_width(const shoal_features_config *config) {
     return config->context * config->bands;
 }
 
-/* The mean of `count` values, and one over their standard deviation, from their sum and
-   that of their squares. */
+/* Mean of `count` values and reciprocal of their standard deviation, from their sum and
+   the sum of squares. */
 static void find_scale(double sum, double squares, double count, float *mean,
                        float *scale) {
     const double exact = sum / count, variance = squares / count - exact * exact;
@@ -444,7 +446,7 @@ static void find_scale(double sum, double squares, double count, float *mean,
 void shoal_features_normalise(const shoal_features_config *config, int64_t count,
                               float *frames) {
     const int64_t bands = config->bands;
-    if (config->normalise == SHOAL_NORMALISE_NOTHING)
+    if (config->normalise == SHOAL_NORMALISE_NONE)
         return;
     for (int64_t band = 0; band < bands; band++) {
         double sum = 0, squares = 0;
@@ -500,7 +502,7 @@ static shoal_status find_statistics(shoal_corpus *corpus) {
         free(sums);
         return no_memory(corpus->context);
     }
-    const bool wanted = kind != SHOAL_NORMALISE_NOTHING;
+    const bool wanted = kind != SHOAL_NORMALISE_NONE;
     for (int64_t i = 0; wanted && i < corpus->info.utterances; i++) {
         const corpus_utterance *one = &corpus->utterances[i];
         const float *row = corpus->features + one->first_frame * bands;
@@ -525,13 +527,13 @@ static shoal_status find_statistics(shoal_corpus *corpus) {
     return SHOAL_OK;
 }
 
-/* What follows from the utterances that are there. */
+/* Computes everything that depends on the remaining utterances. */
 static shoal_status finish(shoal_corpus *corpus) {
     shoal_corpus_info *info = &corpus->info;
     info->speakers = info->frames = info->labels = info->longest = info->most_labels = 0;
     FREE_ALL(corpus->means, corpus->scales);
     corpus->means = corpus->scales = NULL;
-    /* Numbers in the order of the speakers' names. */
+    /* Speakers are numbered in the order of their names. */
     const int64_t count = corpus->info.utterances;
     for (int64_t i = 0; i < count; i++)
         corpus->order[i] = (int32_t)i;
@@ -554,8 +556,8 @@ static shoal_status finish(shoal_corpus *corpus) {
         info->most_labels = one->label_count > info->most_labels ? one->label_count
                                                                  : info->most_labels;
         print = print_text(print, one->id);
-        /* Most ids begin with the speaker, as Kaldi wants it: what the id says already
-           adds nothing, and fingerprints from when speakers were not in them stay. */
+        /* Most ids begin with the speaker, as Kaldi requires: then the speaker adds
+           nothing to the fingerprint, which stays compatible with earlier versions. */
         const size_t length = strcspn(one->id, "-");
         if (strlen(one->speaker) != length || strncmp(one->speaker, one->id, length) != 0)
             print = print_text((print ^ 0x100) * 0x100000001b3u, one->speaker);
@@ -570,7 +572,7 @@ static shoal_status finish(shoal_corpus *corpus) {
     return find_statistics(corpus);
 }
 
-/* ---- The same folder at other speeds ----------------------------------------------- */
+/* ---- The same folder at another speed --------------------------------------------- */
 
 shoal_status shoal_corpus_keep_common(shoal_corpus *corpus, const shoal_corpus *other) {
     if (!corpus || !other)
@@ -585,7 +587,7 @@ shoal_status shoal_corpus_keep_common(shoal_corpus *corpus, const shoal_corpus *
         ids[i] = other->utterances[i].id;
     qsort(ids, (size_t)count, sizeof *ids, compare_texts);
     const double speed = other->options.speed == 0 ? 1 : other->options.speed;
-    /* Moves those with such an id to the front. */
+    /* Moves those with a common id to the front. */
     const shoal_corpus_options *options = &corpus->options;
     char reason[64];
     int64_t kept = 0;
@@ -603,11 +605,11 @@ shoal_status shoal_corpus_keep_common(shoal_corpus *corpus, const shoal_corpus *
     corpus->utterance_count = info->utterances = kept;
     if (kept == 0)
         return sh_fail(corpus->context, SHOAL_BAD_FILE,
-                       "no utterance can be used at speed %g too", speed);
+                       "no utterance can be used at speed %g as well", speed);
     return same ? SHOAL_OK : finish(corpus);
 }
 
-/* ---- The object -------------------------------------------------------------------- */
+/* ---- The corpus ------------------------------------------------------------------- */
 
 static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists *lists) {
     TRY(read_lists(corpus, folder, lists));
@@ -616,10 +618,10 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
     for (int64_t i = 0; i < corpus->utterance_count; i++)
         check_transcript(&corpus->utterances[i],
                          find(lists, LABELS, corpus->utterances[i].id),
-                         corpus->options.characters);
+                         corpus->options.unit_type);
     TRY(make_units(corpus, lists));
     TRY(take_labels(corpus, lists));
-    /* Which utterances each recording has. */
+    /* Lists the utterances of each recording. */
     corpus->order = calloc((size_t)corpus->utterance_count + 1, sizeof *corpus->order);
     if (!corpus->order)
         return no_memory(corpus->context);
@@ -638,7 +640,8 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
         TRY(sh_corpus_find_rate(corpus));
         TRY(sh_corpus_features(corpus));
     }
-    /* The names of bad ones go to the caller, and the first into the message. */
+    /* Bad utterances are passed to the callback, and the first goes into the
+       message. */
     char first[CORPUS_REASON] = "";
     int64_t kept = 0, bad = 0;
     for (int64_t i = 0; i < corpus->utterance_count; i++) {
@@ -675,13 +678,18 @@ shoal_status shoal_corpus_open(shoal_context *context, const char *folder,
     if (!context || !context->kernels || !folder || !options || !corpus)
         return sh_fail(context, SHOAL_INVALID,
                        "context, folder, options or corpus is NULL");
-    if (!options->cache || options->normalise < SHOAL_NORMALISE_SPEAKER ||
-        options->normalise > SHOAL_NORMALISE_NOTHING ||
+    shoal_corpus_options own = shoal_corpus_options_defaults();
+    TRY(READ_STRUCT(context, shoal_corpus_options, options, &own));
+    own.fbank.size = sizeof own.fbank;
+    options = &own;
+    if (!options->cache || options->unit_type > SHOAL_UNITS_SUBWORDS ||
+        options->normalise < SHOAL_NORMALISE_SPEAKER ||
+        options->normalise > SHOAL_NORMALISE_NONE ||
         (options->speed != 0 && !(options->speed >= 0.5 && options->speed <= 2)) ||
         options->unit_count < 0 || (options->unit_count > 0 && !options->units))
         return sh_fail(context, SHOAL_INVALID,
-                       "cache or units is NULL, invalid value for normalise, or speed is "
-                       "not from 0.5 to 2");
+                       "cache or units is NULL, invalid value for unit_type or "
+                       "normalise, or speed is not from 0.5 to 2");
     shoal_corpus *made = calloc(1, sizeof *made);
     if (!made)
         return no_memory(context);
@@ -694,11 +702,11 @@ shoal_status shoal_corpus_open(shoal_context *context, const char *folder,
     if (status == SHOAL_OK)
         *corpus = made;
     else
-        shoal_corpus_close(made);
+        shoal_corpus_destroy(made);
     return status;
 }
 
-void shoal_corpus_close(shoal_corpus *corpus) {
+void shoal_corpus_destroy(shoal_corpus *corpus) {
     if (!corpus)
         return;
     for (int i = 0; i < LISTS; i++)
@@ -714,8 +722,8 @@ void shoal_corpus_close(shoal_corpus *corpus) {
              corpus->labels, corpus->means, corpus->scales, corpus);
 }
 
-shoal_corpus_info shoal_corpus_describe(const shoal_corpus *corpus) {
-    return corpus ? corpus->info : (shoal_corpus_info){0};
+const shoal_corpus_info *shoal_corpus_describe(const shoal_corpus *corpus) {
+    return corpus ? &corpus->info : NULL;
 }
 
 int shoal_corpus_utterance(const shoal_corpus *corpus, int64_t index,

@@ -1,4 +1,4 @@
-/* The inside of a data folder: its lists (corpus.c) and the file of its features
+/* Internals of a data folder: its lists (corpus.c) and the file of its features
    (corpus_cache.c). */
 #ifndef SHOAL_SPEECH_RECOGNISER_CORPUS_H
 #define SHOAL_SPEECH_RECOGNISER_CORPUS_H
@@ -11,14 +11,14 @@ enum { CORPUS_REASON = 400 };
 typedef struct {
     const char *id;
     char *path;
-    int64_t first, count; /* its utterances, in corpus_lists.order */
+    int64_t first, count; /* range of its utterances in corpus_lists.order */
 } corpus_recording;
 
 typedef struct {
     const char *id, *speaker;
     int64_t recording;
-    double begin, end; /* seconds; end -1: to the end of the recording */
-    char *reason;      /* why it cannot be used; NULL: it can */
+    double begin, end; /* seconds; end -1 for the end of the recording */
+    char *reason;      /* why it cannot be used; NULL if it can */
     int64_t speaker_index, label_count, first_label;
     int64_t first_frame, frames;
 } corpus_utterance;
@@ -27,36 +27,39 @@ struct shoal_corpus {
     shoal_context *context;
     shoal_corpus_options options;
     shoal_corpus_info info;
-    bool rate_found; /* info.rate is that of most recordings: all must have it */
-    char *texts[4];  /* what the lists' strings lie in */
+    bool rate_found; /* info.rate is that of most recordings, and all must have it */
+    char *texts[4];  /* storage of the lists' strings */
     corpus_recording *recordings;
     int64_t recording_count;
-    corpus_utterance *utterances; /* info.utterances of them in the end */
+    corpus_utterance *utterances; /* info.utterances of them at the end */
     int64_t utterance_count;
-    int32_t *order; /* [utterance_count], by recording */
+    int32_t *order; /* [utterance_count], sorted by recording */
     char **units;   /* [info.units] */
     int32_t *labels;
     int64_t label_count;
     file_map map;
     const float *features; /* [frames][bands], in the map */
-    float *means, *scales; /* [groups][bands], of speakers or utterances */
+    float *means, *scales; /* [groups][bands], per speaker or utterance */
 };
 
-/* Notes why an utterance cannot be used; the first reason stays. */
+/* Records why an utterance cannot be used; the first reason is kept. */
 void sh_corpus_refuse(corpus_utterance *utterance, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-/* Samples per second of the features: as the options say, or 8000 where most recordings
-   have less than 16000. */
+/* Sample rate of the features: that of the options, or 8000 if most recordings have
+   less than 16000. */
 shoal_status sh_corpus_find_rate(shoal_corpus *corpus);
 
-/* Maps the features, after making them where there are none; utterances get their frames
-   or a reason. */
+/* Maps the features, after computing them if necessary; utterances get their frames or
+   a reason. */
 shoal_status sh_corpus_features(shoal_corpus *corpus);
 
 /* ---- Subwords (subwords.c) --------------------------------------------------------- */
 
-enum { SUBWORDS_MOST = 64 }; /* bytes of a word that begins with "_", and its units */
+enum {
+    SUBWORDS_MOST = 64
+}; /* maximum bytes of a word including "_", and maximum
+                                number of its units */
 
 typedef struct {
     char *text;
@@ -65,18 +68,18 @@ typedef struct {
 
 typedef struct {
     counted_word *words;
-    int64_t count, room, joined; /* joined: of these no two are equal */
-    char **units; /* [unit_count], in the order in which they were learned */
+    int64_t count, room, joined; /* joined: number of distinct words at the front */
+    char **units;                /* [unit_count], in the order of learning */
     int64_t unit_count, unit_room;
 } subwords;
 
-/* Words, one by one; then at most so many units, letters included (all of which are
-   there). False: out of memory. */
+/* Adds words one by one; then learns up to that many units, including all letters.
+   Returns false if out of memory. */
 bool sh_subwords_add(subwords *s, const char *word);
 bool sh_subwords_learn(subwords *s, int64_t most);
 void sh_subwords_free(subwords *s);
-/* The fewest units, in the order of strcmp, that spell a word; returns how many, 0: they
-   cannot. */
+/* Spells a word with the fewest units, which are sorted by strcmp; returns their
+   number, or 0 if it is impossible. */
 int sh_subwords_spell(char *const *units, int64_t count, const char *word,
                       int32_t numbers[SUBWORDS_MOST]);
 

@@ -1,10 +1,13 @@
-/* The file of a data folder's features: made by all threads, mapped, and checked whole
-   when it is opened.
+/* The file of a data folder's features: computed by all threads, mapped, and verified
+   completely when it is opened.
 
        cache_head, then [utterances] cache_row, then features [frames][bands], floats
 
-   in the machine's own byte order, since it never leaves it. Utterances that could not be
-   read have no frames there; they are looked at again each time, for the reason. */
+   in native byte order, since it is local to the machine. Utterances that could not be
+   read have no frames; they are read again each time to find the reason.
+
+   Until it is complete it is NAME.features.part, of the same form: rows of utterances
+   that were not read yet begin at NOT_READ. Work that was stopped goes on from there. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -27,14 +30,16 @@
 
 enum {
     CACHE_VERSION = 2,
-    CHUNK = 64 /* recordings that are read before any is written */
+    CACHE_PATH = 4096, /* bytes of the file's path at most */
+    CHUNK = 64,        /* recordings at most that are read before any is written */
+    NOT_READ = -1      /* cache_row.first */
 };
 
 typedef struct {
     char magic[8];
     uint64_t key;
     int64_t bands, utterances, frames;
-    uint64_t checksum; /* of all that follows */
+    uint64_t checksum; /* of everything after it */
 } cache_head;
 
 typedef struct {
@@ -43,7 +48,7 @@ typedef struct {
 
 static const char magic[8] = "shoalfb1";
 
-/* ---- Sums -------------------------------------------------------------------------- */
+/* ---- Checksums -------------------------------------------------------------------- */
 
 static uint64_t mix_real(uint64_t sum, double value) {
     uint64_t bits;
@@ -53,16 +58,16 @@ static uint64_t mix_real(uint64_t sum, double value) {
 
 /* ---- One recording ----------------------------------------------------------------- */
 
-/* What came of it; features of its utterances one after another. */
+/* Result for one recording; the features of its utterances are concatenated. */
 typedef struct {
     float *features;
     int64_t frames;
-    bool lost; /* there was no memory for it */
+    bool lost; /* out of memory */
 } read_recording;
 
 typedef struct {
     shoal_corpus *corpus;
-    shoal_context **contexts; /* [threads], one for each thread */
+    shoal_context **contexts; /* [threads], one per thread */
     fbank **banks;            /* [threads] */
     int64_t first;            /* recording of task 0 */
     read_recording *found;    /* [CHUNK] */
@@ -75,7 +80,7 @@ typedef struct {
 
 enum { LOW_RATE = AUDIO_RATE / 2, LOOKED_AT = 100 };
 
-/* alike: `wanted` is what most recordings have, and others are refused. */
+/* alike: `wanted` is the rate of most recordings, and others are rejected. */
 static shoal_status read_open(shoal_context *context, audio_file *file, const char *path,
                               int wanted, bool alike, sound *s) {
     const int rate = sh_audio_describe(file).rate;
@@ -83,14 +88,14 @@ static shoal_status read_open(shoal_context *context, audio_file *file, const ch
     const int least = alike ? LOW_RATE : wanted;
     if (rate < least)
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: has %d samples per second; %d or more are wanted", path, rate,
-                       least);
+                       "%s: has %d samples per second; at least %d are needed", path,
+                       rate, least);
     if (alike && low != (rate < AUDIO_RATE))
         return sh_fail(context, SHOAL_BAD_FILE,
-                       low ? "%s: has %d samples per second, and most recordings less "
-                             "than %d; rate=%d takes both, rate=%d those of more alone"
-                           : "%s: has %d samples per second, and most recordings %d or "
-                             "more; rate=%d takes both",
+                       low ? "%s: has %d samples per second, but most recordings less "
+                             "than %d; rate=%d accepts both, rate=%d only the higher ones"
+                           : "%s: has %d samples per second, but most recordings %d or "
+                             "more; rate=%d accepts both",
                        path, rate, (int)AUDIO_RATE, (int)LOW_RATE, (int)AUDIO_RATE);
     TRY(sh_audio_set_rate(file, wanted));
     const float *part;
@@ -120,8 +125,8 @@ shoal_status sh_corpus_find_rate(shoal_corpus *corpus) {
     int64_t low = 0, high = 0;
     corpus->info.rate = sh_fbank_rate(&corpus->options.fbank);
     corpus->rate_found = corpus->options.fbank.rate == 0;
-    /* Whether most utterances are of recordings with a low rate; those that cannot be
-       read do not count. Of a long list some are drawn: opening a file may take some
+    /* Whether most utterances are from recordings with a low rate; unreadable ones
+       do not count. A long list is sampled, because opening a file may take
        milliseconds. */
     for (int64_t i = 0; i < looks && corpus->rate_found; i++) {
         const int64_t at =
@@ -163,7 +168,7 @@ static shoal_status play_faster(shoal_context *context, double speed, sound *s) 
     return SHOAL_OK;
 }
 
-/* The samples of an utterance; 0 where there are too few for a frame. */
+/* Sample range of an utterance; 0 if there are too few samples for a frame. */
 static int64_t cut(const shoal_corpus *corpus, corpus_utterance *one, const sound *s,
                    int64_t *begin) {
     const double rate = corpus->info.rate /
@@ -203,8 +208,8 @@ static void recording_task(void *shared, int64_t task, int thread) {
     if (status == SHOAL_OK && speed > 0 && speed != 1)
         status = play_faster(context, speed, &s);
     if (status == SHOAL_OK) {
-        /* Features of all utterances of the recording; frames are counted from its first.
-           */
+        /* Features of all utterances of the recording; frames are counted from its
+           first. */
         const shoal_corpus *corpus = r->corpus;
         for (int64_t i = 0; i < recording->count; i++) {
             corpus_utterance *one =
@@ -238,7 +243,7 @@ static void recording_task(void *shared, int64_t task, int thread) {
     free(s.samples);
 }
 
-/* ---- All of them ------------------------------------------------------------------- */
+/* ---- All recordings --------------------------------------------------------------- */
 
 static void end_reading(reading *r, int threads) {
     for (int i = 0; i < threads; i++) {
@@ -250,10 +255,10 @@ static void end_reading(reading *r, int threads) {
     FREE_ALL(r->banks, r->contexts, r->found);
 }
 
-/* A context may not be shared by threads: each has its own, of one thread. */
+/* Threads cannot share a context: each has its own, with one thread. */
 static shoal_status begin_reading(shoal_corpus *corpus, reading *r) {
     const int threads = corpus->context->threads;
-    const shoal_options options = {.threads = 1};
+    const shoal_options options = {.size = sizeof(shoal_options), .threads = 1};
     *r = (reading){.corpus = corpus,
                    .contexts = calloc((size_t)threads, sizeof *r->contexts),
                    .banks = calloc((size_t)threads, sizeof *r->banks),
@@ -271,51 +276,54 @@ static shoal_status begin_reading(shoal_corpus *corpus, reading *r) {
     return status;
 }
 
-/* Reads all recordings into the open file, whose head and rows come last. SHOAL_IO: it
-   cannot be written. */
-static shoal_status write_all(shoal_corpus *corpus, FILE *file, cache_head *head,
-                              cache_row *rows) {
+/* Writes what a chunk gave, and drops it. SHOAL_IO: it cannot be written. */
+static shoal_status write_chunk(reading *r, int64_t chunk, FILE *file, cache_head *head,
+                                cache_row *rows) {
+    const shoal_corpus *corpus = r->corpus;
+    bool good = true, lost = false;
+    for (int64_t i = 0; i < chunk; i++) {
+        const corpus_recording *recording = &corpus->recordings[r->first + i];
+        read_recording *found = &r->found[i];
+        const size_t floats = (size_t)(found->frames * corpus->info.bands);
+        for (int64_t k = 0; k < recording->count; k++) {
+            const int32_t index = corpus->order[recording->first + k];
+            const corpus_utterance *one = &corpus->utterances[index];
+            rows[index] = (cache_row){head->frames + one->first_frame, one->frames};
+        }
+        good = good && (floats == 0 ||
+                        fwrite(found->features, sizeof(float), floats, file) == floats);
+        head->checksum =
+            mix_words(head->checksum, found->features, floats * sizeof(float));
+        head->frames += found->frames;
+        lost = lost || found->lost;
+        free(found->features);
+        found->features = NULL;
+    }
+    if (!good)
+        return SHOAL_IO;
+    return lost ? sh_fail(corpus->context, SHOAL_NO_MEMORY,
+                          "out of memory for the features")
+                : SHOAL_OK;
+}
+
+/* Reads all recordings from one on into the open file, whose head and rows come last.
+   SHOAL_IO: it cannot be written. *stopped: the caller wants no more for now. */
+static shoal_status write_all(shoal_corpus *corpus, int64_t from, FILE *file,
+                              cache_head *head, cache_row *rows, bool *stopped) {
     const size_t count = (size_t)head->utterances;
     const int64_t all = corpus->recording_count;
+    const int64_t most = max(CHUNK / 8, min(CHUNK, 2 * corpus->context->threads));
     const shoal_corpus_options *options = &corpus->options;
     reading r;
     shoal_status status = begin_reading(corpus, &r);
-    if (fwrite(head, sizeof *head, 1, file) != 1 ||
-        fwrite(rows, sizeof *rows, count, file) != count)
-        status = SHOAL_IO;
-    for (; r.first < all && status == SHOAL_OK; r.first += CHUNK) {
-        const int64_t chunk = min(CHUNK, all - r.first);
-        bool lost = false;
+    r.first = from;
+    while (r.first < all && status == SHOAL_OK && !*stopped) {
+        const int64_t chunk = min(most, all - r.first);
         sh_team_run(sh_team_of(corpus->context), chunk, recording_task, &r);
-        for (int64_t i = 0; i < chunk; i++)
-            lost = lost || r.found[i].lost;
-        /* Writes what the chunk gave, and drops it. */
-        bool good = true;
-        for (int64_t i = 0; i < chunk; i++) {
-            const corpus_recording *recording = &corpus->recordings[r.first + i];
-            read_recording *found = &r.found[i];
-            const size_t floats = (size_t)(found->frames * corpus->info.bands);
-            for (int64_t k = 0; k < recording->count; k++) {
-                const int32_t index = corpus->order[recording->first + k];
-                const corpus_utterance *one = &corpus->utterances[index];
-                rows[index] = (cache_row){head->frames + one->first_frame, one->frames};
-            }
-            good = good && (floats == 0 || fwrite(found->features, sizeof(float), floats,
-                                                  file) == floats);
-            head->checksum =
-                mix_words(head->checksum, found->features, floats * sizeof(float));
-            head->frames += found->frames;
-            free(found->features);
-            found->features = NULL;
-        }
-        if (!good)
-            status = SHOAL_IO;
-        else if (lost)
-            status = sh_fail(corpus->context, SHOAL_NO_MEMORY,
-                             "out of memory for the features");
-        else if (options->progress &&
-                 options->progress(options->user, r.first + chunk, all) != 0)
-            status = sh_fail(corpus->context, SHOAL_INVALID, "stopped as asked for");
+        status = write_chunk(&r, chunk, file, head, rows);
+        r.first += chunk;
+        *stopped = status == SHOAL_OK && options->progress &&
+                   options->progress(options->user, r.first, all) != 0;
     }
     const int error = errno;
     end_reading(&r, corpus->context->threads);
@@ -329,7 +337,60 @@ static shoal_status write_all(shoal_corpus *corpus, FILE *file, cache_head *head
                : SHOAL_IO;
 }
 
+/* Whether a map is whole and of this key. */
+static bool is_good(const shoal_corpus *corpus, const file_map *map, uint64_t key) {
+    const cache_head *head = (const void *)map->bytes;
+    if (map->size < sizeof *head || memcmp(head->magic, magic, sizeof magic) != 0 ||
+        head->key != key || head->bands != corpus->info.bands ||
+        head->utterances != corpus->utterance_count || head->frames < 0 ||
+        head->frames > (int64_t)(map->size / sizeof(float)))
+        return false;
+    const size_t rows = sizeof(cache_row) * (size_t)head->utterances;
+    const size_t floats = sizeof(float) * (size_t)(head->frames * head->bands);
+    if (map->size != sizeof *head + rows + floats)
+        return false;
+    const unsigned char *after = map->bytes + sizeof *head;
+    const uint64_t sum = mix_words(mix_words(0, after + rows, floats), after, rows);
+    return sum == head->checksum;
+}
+
+/* Begins the file: head and rows, which are written again in the end, and the features
+   that work left which was stopped. *from: the first recording that is not there. */
+static shoal_status begin_file(const shoal_corpus *corpus, const char *part, FILE *file,
+                               cache_head *head, cache_row *rows, int64_t *from) {
+    const size_t count = (size_t)head->utterances;
+    file_map map = {0};
+    size_t bytes = 0;
+    const unsigned char *features = NULL;
+    *from = 0;
+    if (access(part, F_OK) == 0 &&
+        sh_file_map_open(corpus->context, part, &map) == SHOAL_OK &&
+        is_good(corpus, &map, head->key)) {
+        const cache_head *before = (const void *)map.bytes;
+        memcpy(rows, before + 1, sizeof *rows * count);
+        features = map.bytes + sizeof *head + sizeof *rows * count;
+        bytes = map.size - (size_t)(features - map.bytes);
+        head->frames = before->frames;
+        head->checksum = mix_words(0, features, bytes);
+        for (; *from < corpus->recording_count; ++*from) {
+            const corpus_recording *recording = &corpus->recordings[*from];
+            if (recording->count > 0 &&
+                rows[corpus->order[recording->first]].first == NOT_READ)
+                break;
+        }
+    }
+    const bool written = fwrite(head, sizeof *head, 1, file) == 1 &&
+                         fwrite(rows, sizeof *rows, count, file) == count &&
+                         (bytes == 0 || fwrite(features, bytes, 1, file) == 1);
+    const int error = errno;
+    sh_file_map_close(&map);
+    errno = error;
+    return written ? SHOAL_OK : SHOAL_IO;
+}
+
+/* Written as NAME.part, which is renamed where it is complete. */
 static shoal_status make_file(shoal_corpus *corpus, const char *path, uint64_t key) {
+    char part[CACHE_PATH + 8];
     shoal_replacement *to = NULL;
     cache_head head = {.key = key,
                        .bands = corpus->info.bands,
@@ -339,10 +400,18 @@ static shoal_status make_file(shoal_corpus *corpus, const char *path, uint64_t k
     if (!rows)
         return sh_fail(corpus->context, SHOAL_NO_MEMORY,
                        "out of memory for the features");
+    for (int64_t i = 0; i < corpus->utterance_count; i++)
+        rows[i].first = corpus->utterances[i].recording < 0 ? 0 : NOT_READ;
+    snprintf(part, sizeof part, "%s.part", path);
     sh_remove_leftovers(corpus->options.cache);
-    shoal_status status = shoal_replacement_create(corpus->context, path, &to);
+    bool stopped = false;
+    shoal_status status = shoal_replacement_create(corpus->context, part, &to);
     if (status == SHOAL_OK) {
-        status = write_all(corpus, shoal_replacement_file(to), &head, rows);
+        FILE *file = shoal_replacement_file(to);
+        int64_t from;
+        status = begin_file(corpus, part, file, &head, rows, &from);
+        if (status == SHOAL_OK)
+            status = write_all(corpus, from, file, &head, rows, &stopped);
         if (status == SHOAL_IO)
             sh_file_cannot(corpus->context, path, "write the features to it");
     }
@@ -350,28 +419,15 @@ static shoal_status make_file(shoal_corpus *corpus, const char *path, uint64_t k
         status = shoal_replacement_commit(to, SHOAL_SYNC_DATA);
     shoal_replacement_destroy(to);
     free(rows);
+    if (status == SHOAL_OK && stopped)
+        return sh_fail(corpus->context, SHOAL_CANCELLED,
+                       "cancelled while features were computed");
+    if (status == SHOAL_OK && rename(part, path) != 0)
+        return sh_file_cannot(corpus->context, path, "rename the features to it");
     return status;
 }
 
-/* ---- Using it ---------------------------------------------------------------------- */
-
-/* Whether the map is whole and of this key. */
-static bool is_good(const shoal_corpus *corpus, uint64_t key) {
-    const cache_head *head = (const void *)corpus->map.bytes;
-    if (corpus->map.size < sizeof *head ||
-        memcmp(head->magic, magic, sizeof magic) != 0 || head->key != key ||
-        head->bands != corpus->info.bands ||
-        head->utterances != corpus->utterance_count || head->frames < 0 ||
-        head->frames > (int64_t)(corpus->map.size / sizeof(float)))
-        return false;
-    const size_t rows = sizeof(cache_row) * (size_t)head->utterances;
-    const size_t floats = sizeof(float) * (size_t)(head->frames * head->bands);
-    if (corpus->map.size != sizeof *head + rows + floats)
-        return false;
-    const unsigned char *after = corpus->map.bytes + sizeof *head;
-    const uint64_t sum = mix_words(mix_words(0, after + rows, floats), after, rows);
-    return sum == head->checksum;
-}
+/* ---- Using the cache -------------------------------------------------------------- */
 
 /* Frames of the utterances, and again the reason of those that have none. */
 static shoal_status take_rows(shoal_corpus *corpus) {
@@ -389,7 +445,8 @@ static shoal_status take_rows(shoal_corpus *corpus) {
             r.first = one->recording;
             recording_task(&r, 0, 0);
             free(r.found[0].features);
-            sh_corpus_refuse(one, "could not be read at first; remove the cache");
+            sh_corpus_refuse(one,
+                             "could not be read at first; remove the cache to try again");
         }
     }
     if (r.contexts)
@@ -402,8 +459,8 @@ static shoal_status take_rows(shoal_corpus *corpus) {
 }
 
 shoal_status sh_corpus_features(shoal_corpus *corpus) {
-    char path[4096];
-    /* What the features depend on. */
+    char path[CACHE_PATH];
+    /* The features depend on all of these. */
     uint64_t key = mix_word(CACHE_VERSION, (uint64_t)corpus->info.bands);
     key = mix_word(key, corpus->options.fbank.centred != 0);
     key = mix_word(key, (uint64_t)corpus->info.rate);
@@ -428,22 +485,24 @@ shoal_status sh_corpus_features(shoal_corpus *corpus) {
                                 corpus->options.cache, (int)corpus->info.bands,
                                 (unsigned long long)key);
     if (length < 0 || length >= (int)sizeof path)
-        return sh_fail(corpus->context, SHOAL_INVALID, "the cache's path is too long");
+        return sh_fail(corpus->context, SHOAL_INVALID,
+                       "the path of the cache is too long");
     shoal_status status = SHOAL_OK;
     if (access(path, F_OK) == 0)
         status = sh_file_map_open(corpus->context, path, &corpus->map);
-    corpus->info.cached = status == SHOAL_OK && is_good(corpus, key);
+    corpus->info.cached = status == SHOAL_OK && is_good(corpus, &corpus->map, key);
     if (corpus->info.cached)
         return take_rows(corpus);
     sh_file_map_close(&corpus->map);
     TRY(make_file(corpus, path, key));
     TRY(sh_file_map_open(corpus->context, path, &corpus->map));
-    return is_good(corpus, key)
+    return is_good(corpus, &corpus->map, key)
                ? take_rows(corpus)
-               : sh_fail(corpus->context, SHOAL_IO, "%s: is not what was written", path);
+               : sh_fail(corpus->context, SHOAL_IO,
+                         "%s: does not contain what was written; check the disk", path);
 }
 
-/* ---- One file by itself ------------------------------------------------------------ */
+/* ---- A single file ---------------------------------------------------------------- */
 
 shoal_status shoal_fbank_file(shoal_context *context, const shoal_fbank_options *options,
                               const char *path, float **features, int64_t *frames) {
@@ -454,6 +513,9 @@ shoal_status shoal_fbank_file(shoal_context *context, const shoal_fbank_options 
     if (!context || !path || !features || !frames)
         return sh_fail(context, SHOAL_INVALID,
                        "context, path, features or frames is NULL");
+    shoal_fbank_options own = shoal_fbank_options_defaults();
+    TRY(READ_STRUCT(context, shoal_fbank_options, options, &own));
+    options = &own;
     shoal_status status = sh_fbank_create(context, options, &bank);
     if (status == SHOAL_OK)
         status = read_sound(context, path, sh_fbank_rate(options), false, &s);

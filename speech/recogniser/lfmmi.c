@@ -1,4 +1,4 @@
-/* Lattice-free MMI: the model of the graphs, and batches of utterances side by side. */
+/* Lattice-free MMI: the model of the graphs, and parallel processing of a batch. */
 #define _GNU_SOURCE
 #include "speech/recogniser/lfmmi.h"
 
@@ -11,14 +11,15 @@
 #include "base/parallel.h"
 #include "speech/words/grow.h"
 
-/* An output is pulled back from beyond this. */
+/* Outputs beyond this are penalised. */
 static const float range_limit = 30;
-/* The objective of a step of an utterance that came out as no number. */
+/* Objective per step of an utterance whose result is not finite. */
 static const double broken_step = -10;
 
 struct shoal_lfmmi {
     shoal_context *context;
-    shoal_lfmmi_options options; /* with what 0 stands for */
+    shoal_lfmmi_options options;
+    shoal_lfmmi_info info; /* of the last shoal_lfmmi_describe */
     const shoal_lexicon *lexicon;
     phone_lm lm;
     den_graph den;
@@ -31,22 +32,29 @@ static shoal_status no_memory(shoal_context *context) {
     return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for LF-MMI");
 }
 
-/* ---- Making ------------------------------------------------------------------------ */
+/* ---- Creation --------------------------------------------------------------------- */
+
+void shoal_lfmmi_options_init(shoal_lfmmi_options *options, size_t size) {
+    const shoal_lfmmi_options known = {.size = sizeof known,
+                                       .topology = SHOAL_TOPOLOGY_CHAIN,
+                                       .order = 4,
+                                       .extra = 2000,
+                                       .leak = 0.1f,
+                                       .l2 = 5e-5f,
+                                       .range = 0.01f};
+    sh_write_struct(options, size, &known, sizeof known);
+}
 
 static shoal_status begin(shoal_context *context, const shoal_lfmmi_options *options,
                           const shoal_lexicon *lexicon, shoal_lfmmi **made) {
-    shoal_lfmmi_options o = options ? *options : (shoal_lfmmi_options){0};
-    o.topology = o.topology ? o.topology : SHOAL_TOPOLOGY_CHAIN;
-    o.order = o.order ? o.order : 4;
-    o.extra = o.extra ? (o.extra < 0 ? -1 : o.extra) : 2000;
-    o.leak = o.leak == 0 ? 0.1f : o.leak;
-    o.l2 = o.l2 < 0 ? 0 : o.l2 == 0 ? 5e-5f : o.l2;
-    o.range = o.range < 0 ? 0 : o.range == 0 ? 0.01f : o.range;
-    if (o.topology < SHOAL_TOPOLOGY_CHAIN || o.topology > SHOAL_TOPOLOGY_BLANK ||
-        !(o.leak >= 1e-8f && o.leak <= 1) || !isfinite(o.l2) || !isfinite(o.range))
+    shoal_lfmmi_options o = shoal_lfmmi_options_defaults();
+    TRY(READ_STRUCT(context, shoal_lfmmi_options, options, &o));
+    if (o.topology > SHOAL_TOPOLOGY_BLANK || !(o.leak >= 1e-8f && o.leak <= 1) ||
+        o.extra < 0 || !(o.l2 >= 0 && isfinite(o.l2)) ||
+        !(o.range >= 0 && isfinite(o.range)))
         return sh_fail(context, SHOAL_INVALID,
-                       "there is no such topology, the leak is not 1e-8 to 1, or l2 or "
-                       "range is not finite");
+                       "LF-MMI: invalid value for topology, leak is not 1e-8 to 1, or "
+                       "extra, l2 or range is negative or not finite");
     *made = calloc(1, sizeof **made);
     lfmmi_scratch *scratch = calloc((size_t)context->threads, sizeof *scratch);
     if (!*made || !scratch) {
@@ -62,32 +70,34 @@ static shoal_status begin(shoal_context *context, const shoal_lfmmi_options *opt
     return SHOAL_OK;
 }
 
-/* From the cache, or counted and put there. */
+/* Reads the phone language model from the cache, or estimates and stores it. */
 static shoal_status find_model(shoal_lfmmi *made, const phone_texts *texts) {
     char path[4096];
     const shoal_lfmmi_options *o = &made->options;
     shoal_context *context = made->context;
+    const int64_t extra = o->extra > 0 ? o->extra : -1; /* -1: all histories */
     if (!o->cache)
-        return sh_phone_lm_make(context, texts, o->order, o->extra, &made->lm);
-    const uint64_t key = sh_phone_lm_key(texts, o->order, o->extra);
+        return sh_phone_lm_make(context, texts, o->order, extra, &made->lm);
+    const uint64_t key = sh_phone_lm_key(texts, o->order, extra);
     const int length = snprintf(path, sizeof path, "%s/phones%d-%016llx.ngrams", o->cache,
                                 (int)o->order, (unsigned long long)key);
     if (length < 0 || length >= (int)sizeof path)
-        return sh_fail(context, SHOAL_INVALID, "the cache's path is too long");
+        return sh_fail(context, SHOAL_INVALID, "the path of the cache is too long");
     made->cached = access(path, F_OK) == 0 &&
                    sh_phone_lm_read(context, path, key, &made->lm) == SHOAL_OK;
     if (made->cached)
         return SHOAL_OK;
-    TRY(sh_phone_lm_make(context, texts, o->order, o->extra, &made->lm));
+    TRY(sh_phone_lm_make(context, texts, o->order, extra, &made->lm));
     return sh_phone_lm_write(context, &made->lm, key, path);
 }
 
-/* The graphs, and then the whole goes to the caller unless something failed. */
+/* Builds the graphs and returns the object, or frees it on failure. */
 static shoal_status finish(shoal_lfmmi *made, shoal_status status, shoal_lfmmi **lfmmi) {
     if (status == SHOAL_OK) {
-        made->outputs = sh_topology_outputs(made->options.topology, made->lm.phones);
-        if (!sh_den_make(&made->lm, made->options.topology, made->options.whole != 0,
-                         &made->den))
+        made->outputs =
+            sh_topology_outputs((int32_t)made->options.topology, made->lm.phones);
+        if (!sh_den_make(&made->lm, (int32_t)made->options.topology,
+                         made->options.whole != 0, &made->den))
             status = no_memory(made->context);
     }
     if (status == SHOAL_OK)
@@ -97,21 +107,22 @@ static shoal_status finish(shoal_lfmmi *made, shoal_status status, shoal_lfmmi *
     return status;
 }
 
-/* The words that there are, before anything counts with them. */
+/* Checks the words before they are used as indices. */
 static shoal_status check_words(shoal_context *context, const phone_texts *texts) {
-    const int64_t words = shoal_lexicon_describe(texts->lexicon).words;
+    const int64_t words = shoal_lexicon_describe(texts->lexicon)->words;
     if (texts->count < 0 || !texts->offsets || texts->offsets[0] != 0 ||
         (texts->offsets[texts->count] > 0 && !texts->words))
         return sh_fail(context, SHOAL_INVALID,
-                       "words or offsets are NULL, or these do not begin with 0");
+                       "words or offsets is NULL, or offsets do not begin with 0");
     for (int64_t u = 0; u < texts->count; u++)
         if (texts->offsets[u + 1] < texts->offsets[u])
-            return sh_fail(context, SHOAL_INVALID, "the words' offsets fall");
+            return sh_fail(context, SHOAL_INVALID,
+                           "offsets of words must be non-decreasing");
     for (int64_t i = 0; i < texts->offsets[texts->count]; i++)
         if (texts->words[i] < 0 || texts->words[i] >= words)
             return sh_fail(context, SHOAL_INVALID,
-                           "word %lld is %d; the lexicon has words 0 to %lld",
-                           (long long)i, (int)texts->words[i], (long long)words - 1);
+                           "word %lld is %d; it must be from 0 to %lld", (long long)i,
+                           (int)texts->words[i], (long long)words - 1);
     return SHOAL_OK;
 }
 
@@ -142,10 +153,11 @@ shoal_status shoal_lfmmi_open(shoal_context *context, const shoal_lfmmi_options 
     TRY(begin(context, options, lexicon, &made));
     shoal_status status = sh_phone_lm_read(context, path, 0, &made->lm);
     if (status == SHOAL_OK && lexicon &&
-        shoal_lexicon_describe(lexicon).phones != made->lm.phones)
-        status = sh_fail(context, SHOAL_INVALID, "%s: has %d phones, the lexicon %lld",
-                         path, (int)made->lm.phones,
-                         (long long)shoal_lexicon_describe(lexicon).phones);
+        shoal_lexicon_describe(lexicon)->phones != made->lm.phones)
+        status = sh_fail(context, SHOAL_INVALID,
+                         "%s: has %d phones, but the lexicon %lld", path,
+                         (int)made->lm.phones,
+                         (long long)shoal_lexicon_describe(lexicon)->phones);
     return finish(made, status, lfmmi);
 }
 
@@ -167,19 +179,21 @@ void shoal_lfmmi_destroy(shoal_lfmmi *lfmmi) {
     FREE_ALL(lfmmi->scratch, lfmmi);
 }
 
-shoal_lfmmi_info shoal_lfmmi_describe(const shoal_lfmmi *lfmmi) {
+const shoal_lfmmi_info *shoal_lfmmi_describe(const shoal_lfmmi *lfmmi) {
     if (!lfmmi)
-        return (shoal_lfmmi_info){0};
+        return NULL;
+    shoal_lfmmi_info *info = &((shoal_lfmmi *)(uintptr_t)lfmmi)->info;
     size_t bytes = 0;
     for (int i = 0; i < lfmmi->context->threads; i++)
         bytes += lfmmi->scratch[i].row_room + lfmmi->scratch[i].gradient_room +
                  lfmmi->scratch[i].small_room;
-    return (shoal_lfmmi_info){.outputs = lfmmi->outputs,
-                              .phones = lfmmi->lm.phones,
-                              .states = lfmmi->lm.states,
-                              .arcs = lfmmi->lm.arcs + lfmmi->lm.states - 1,
-                              .cached = lfmmi->cached,
-                              .workspace = bytes};
+    *info = (shoal_lfmmi_info){.outputs = lfmmi->outputs,
+                               .phones = lfmmi->lm.phones,
+                               .states = lfmmi->lm.states,
+                               .arcs = lfmmi->lm.arcs + lfmmi->lm.states - 1,
+                               .cached = lfmmi->cached,
+                               .workspace = bytes};
+    return info;
 }
 
 /* ---- One utterance ----------------------------------------------------------------- */
@@ -190,13 +204,15 @@ typedef struct {
     const float *outputs;
     double factor;
     float *gradient;
-    double *objectives; /* [batch]; -infinity: no path; NaN: broken; see `lost` */
-    bool *lost;         /* [batch]: there was no memory */
+    double *objectives; /* [batch]; -infinity if there is no path, NaN if not finite;
+                           see `lost` */
+    bool *lost;         /* [batch]: out of memory */
     int32_t *phones, *begins;
     int64_t *counts;
 } lfmmi_call;
 
-/* The objective, and its gradient where there is room for one. *failed: no memory. */
+/* The objective, and its gradient if gradient is not NULL. *failed is set if out of
+   memory. */
 static double measure(const lfmmi_call *c, int64_t task, lfmmi_scratch *scratch,
                       float *gradient, bool *failed) {
     shoal_lfmmi *lfmmi = c->lfmmi;
@@ -207,7 +223,7 @@ static double measure(const lfmmi_call *c, int64_t task, lfmmi_scratch *scratch,
     const float *y = c->outputs + first * lfmmi->outputs;
     double num_log = -INFINITY, den_log = NAN;
     num_graph num;
-    bool good = sh_num_make(&lfmmi->lm, &lfmmi->den, lfmmi->options.topology,
+    bool good = sh_num_make(&lfmmi->lm, &lfmmi->den, (int32_t)lfmmi->options.topology,
                             lfmmi->lexicon, batch->words + word,
                             batch->word_offsets[task + 1] - word, &num) &&
                 sh_num_pass(kernels, &num, y, steps, lfmmi->outputs, scratch, &num_log,
@@ -221,7 +237,7 @@ static double measure(const lfmmi_call *c, int64_t task, lfmmi_scratch *scratch,
         return -INFINITY;
     if (!isfinite(den_log))
         return NAN;
-    /* What the regularisers take from the objective. */
+    /* Regularisation. */
     const float l2 = lfmmi->options.l2, range = lfmmi->options.range;
     double squares = 0, beyond = 0;
     for (int64_t i = 0; i < steps * lfmmi->outputs; i++) {
@@ -263,7 +279,7 @@ static shoal_status check_rows(const shoal_lfmmi *lfmmi, int64_t count,
                                const int64_t *offsets, const float *outputs) {
     if (count < 0 || !offsets || offsets[0] != 0 || (offsets[count] > 0 && !outputs))
         return sh_fail(lfmmi->context, SHOAL_INVALID,
-                       "offsets or outputs are NULL, or offsets do not begin with 0");
+                       "offsets or outputs is NULL, or offsets do not begin with 0");
     for (int64_t b = 0; b < count; b++)
         if (offsets[b + 1] < offsets[b] || offsets[b + 1] - offsets[b] > INT32_MAX / 4)
             return sh_fail(lfmmi->context, SHOAL_INVALID, "utterance %lld has %lld steps",
@@ -277,6 +293,9 @@ shoal_status shoal_lfmmi_loss(shoal_lfmmi *lfmmi, const shoal_lfmmi_batch *batch
     if (!lfmmi || !batch || !result)
         return sh_fail(lfmmi ? lfmmi->context : NULL, SHOAL_INVALID,
                        "lfmmi, batch or result is NULL");
+    shoal_lfmmi_batch own = shoal_lfmmi_batch_defaults();
+    TRY(READ_STRUCT(lfmmi->context, shoal_lfmmi_batch, batch, &own));
+    batch = &own;
     TRY(check_rows(lfmmi, batch->batch, batch->offsets, outputs));
     if (!lfmmi->lexicon)
         return sh_fail(lfmmi->context, SHOAL_INVALID,
@@ -298,7 +317,8 @@ shoal_status shoal_lfmmi_loss(shoal_lfmmi *lfmmi, const shoal_lfmmi_batch *batch
         sh_team_run(sh_team_of(lfmmi->context), batch->batch, loss_task, &c);
     for (size_t b = 0; b < count && good; b++)
         good = !c.lost[b];
-    /* An utterance without a path is left out; a broken one counts as a bad one. */
+    /* An utterance without a path is skipped; one that is not finite counts with a bad
+       objective. */
     for (int64_t b = 0; b < batch->batch && good; b++) {
         const int64_t steps = batch->offsets[b + 1] - batch->offsets[b];
         const bool impossible = isinf(c.objectives[b]), broken = isnan(c.objectives[b]);
@@ -345,7 +365,9 @@ shoal_status shoal_lfmmi_decode(shoal_lfmmi *lfmmi, int64_t count, const int64_t
         return sh_fail(lfmmi ? lfmmi->context : NULL, SHOAL_INVALID,
                        "lfmmi, phones, begins or counts is NULL");
     TRY(check_rows(lfmmi, count, offsets, outputs));
-    const shoal_lfmmi_batch batch = {.batch = count, .offsets = offsets};
+    const shoal_lfmmi_batch batch = {.size = sizeof(shoal_lfmmi_batch),
+                                     .batch = count,
+                                     .offsets = offsets};
     lfmmi_call c = {.lfmmi = lfmmi,
                     .batch = &batch,
                     .outputs = outputs,

@@ -1,10 +1,10 @@
-/* The inside of lattice-free MMI: the denominator graph and numerator graphs
-   (lfmmi_graph.c), their passes (lfmmi_pass.c), and batches (lfmmi.c).
+/* Internals of lattice-free MMI: the denominator graph and numerator graphs
+   (lfmmi_graph.c), their forward and backward passes (lfmmi_pass.c), and batches
+   (lfmmi.c).
 
-   Whatever arcs lead to a state, they carry the phone that its history ends with: a state
-   has one output for being entered and one for being stayed in. So a step of either pass
-   is a product with a fixed sparse matrix, and what the outputs say is multiplied in per
-   state. */
+   All arcs to a state carry the last phone of its history: a state has one output for
+   entering it and one for staying. Thus a step of either pass is a product with a fixed
+   sparse matrix, followed by multiplication with the outputs per state. */
 #ifndef SHOAL_SPEECH_RECOGNISER_LFMMI_H
 #define SHOAL_SPEECH_RECOGNISER_LFMMI_H
 
@@ -13,10 +13,10 @@
 #include "speech/words/wordsearch.h"
 
 typedef struct {
-    int32_t entry, loop; /* outputs that a state has, */
+    int32_t entry, loop; /* outputs for entering and for staying */
 } state_outputs;
 
-/* Arcs that lead to, or from, each of some states. Loops are not among them. */
+/* Arcs to, or from, each state, without self-loops. */
 typedef struct {
     int32_t *first; /* [states + 1] */
     int32_t *other; /* [arcs] */
@@ -25,12 +25,12 @@ typedef struct {
 
 typedef struct {
     int32_t states, arcs;
-    const int32_t *last;    /* [states], as of the language model */
+    const int32_t *last;    /* [states], owned by the language model */
     state_outputs *outputs; /* [states] */
     arc_lists in, out;
     float *init, *final, *occupancy; /* [states] */
-    /* By phone p, first_of[p] .. first_of[p + 1] - 1: states that an utterance may be in
-       after p as its first phone, with the sum of their ways there. */
+    /* For phone p, first_of[p] .. first_of[p + 1] - 1: states in which an utterance may
+       be after p as its first phone, with the sum of their probabilities. */
     int32_t *first_of; /* [phones + 1] */
     int32_t *first_state;
     double *first_weight;
@@ -40,37 +40,38 @@ typedef struct {
 bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *den);
 void sh_den_free(den_graph *den);
 
-/* What can be said in one utterance. States are in an order in which arcs lead on: other
-   is less than the state for in, more for out. State 0 is the beginning, without a
-   loop. */
+/* All pronunciations of one utterance. States are topologically sorted: other is less
+   than the state for in, and more for out. State 0 is the start, without a loop. */
 typedef struct {
     int32_t states, arcs;
     state_outputs *outputs; /* [states] */
     arc_lists in, out;
     double *final;         /* [states] */
-    int32_t *least, *rest; /* [states]: steps to it, and from it to an end */
+    int32_t *least, *rest; /* [states]: minimum number of steps to it, and from it to
+                              an end */
     void *block;
 } num_graph;
 
-/* Without a path it has no states. false: out of memory. */
+/* If there is no path, it has no states. Returns false if out of memory. */
 bool sh_num_make(const phone_lm *lm, const den_graph *den, int32_t topology,
                  const shoal_lexicon *lexicon, const int32_t *words, int64_t count,
                  num_graph *num);
 void sh_num_free(num_graph *num);
 
-/* Memory that one thread uses for all its utterances, and that grows. */
+/* Growing buffers of one thread. */
 typedef struct {
     float *rows;     /* of either pass */
     size_t row_room; /* bytes */
     float *gradient; /* [steps][outputs] */
     size_t gradient_room;
-    double *small; /* what is of the size of a step */
+    double *small; /* of the size of a step */
     size_t small_room;
 } lfmmi_scratch;
 
-/* Each writes its logarithm, and adds `sign` times its posteriors to the gradient
-   [steps][outputs] unless that is NULL. false: out of memory. Where there is no path, or
-   an output is no number, the logarithm is not finite, and the gradient is not of use. */
+/* Each computes a log-probability, and adds `sign` times the posteriors to the
+   gradient [steps][outputs] unless that is NULL. Returns false if out of memory. If
+   there is no path, or an output is not finite, the result is not finite and the
+   gradient invalid. */
 bool sh_den_pass(const den_graph *den, float leak, const float *y, int64_t steps,
                  int64_t outputs, lfmmi_scratch *scratch, double *logarithm,
                  float *gradient, float sign);
@@ -78,13 +79,13 @@ bool sh_num_pass(const model_kernels *kernels, const num_graph *num, const float
                  int64_t steps, int64_t outputs, lfmmi_scratch *scratch,
                  double *logarithm, float *gradient, float sign);
 
-/* The likeliest phones, silences included: phones [steps], and at which step each
-   begins, [steps]. Returns how many, or -1: out of memory. */
+/* Viterbi path: phones [steps], silences included, and the step at which each begins,
+   [steps]. Returns their number, or -1 if out of memory. */
 int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
                       int64_t outputs, lfmmi_scratch *scratch, int32_t *phones,
                       int32_t *begins);
 
-/* At least `bytes` at *block, whose contents are lost when it grows. */
+/* Makes room for `bytes` at *block; the contents are lost if it grows. */
 bool sh_lfmmi_room(void *block, size_t *room, size_t bytes);
 
 #endif

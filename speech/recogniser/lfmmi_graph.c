@@ -1,4 +1,4 @@
-/* Graphs of lattice-free MMI, from the phone language model. */
+/* Graphs of lattice-free MMI, built from the phone language model. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 #include "speech/recogniser/lfmmi.h"
 #include "speech/words/grow.h"
 
-/* The start is never entered. */
+/* The start state is never entered. */
 static state_outputs outputs_of(int32_t topology, int32_t phones, int32_t last) {
     const int32_t p = last < 0 ? 0 : last;
     switch (topology) {
@@ -30,7 +30,7 @@ typedef struct {
     float weight;
 } graph_arc;
 
-/* Arcs [count] sorted by the state that they leave or lead to. lists->first is zeroed. */
+/* Sorts arcs [count] by source or destination. lists->first is zeroed. */
 static void sort_arcs(const graph_arc *arcs, int32_t count, int32_t states,
                       bool by_source, arc_lists *lists) {
     for (int32_t a = 0; a < count; a++)
@@ -46,7 +46,7 @@ static void sort_arcs(const graph_arc *arcs, int32_t count, int32_t states,
     lists->first[0] = 0;
 }
 
-/* ---- The denominator --------------------------------------------------------------- */
+/* ---- Denominator ------------------------------------------------------------------ */
 
 typedef struct {
     den_graph *den;
@@ -67,8 +67,8 @@ static void place_den(void *argument, block_layout *block) {
     den->first_weight = sh_reserve(block, sizes->firsts, sizeof *den->first_weight);
 }
 
-/* The mean of where one is in 100 steps from the start; rows are normalised, a loop
-   counting 1. sums: [3][states] */
+/* Mean occupancy over 100 steps from the start; rows are normalised, with weight 1 for
+   a loop. sums: [3][states] */
 static void find_occupancy(const phone_lm *lm, double *sums) {
     enum { STEPS = 100 };
     double *mean = sums, *now = sums + lm->states, *then = now + lm->states;
@@ -111,7 +111,7 @@ bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *de
         init[0] = 1;
     else
         memcpy(init, sums, sizeof *init * states);
-    /* ways: how probable it is to come to each by a first phone, its last one. */
+    /* ways: probability of reaching each state with the first phone, its last one. */
     den_sizes sizes = {den, lm->phones, 0};
     for (int32_t s = 0; s < lm->states; s++)
         for (int32_t a = lm->first[s]; a < lm->first[s + 1]; a++)
@@ -151,26 +151,26 @@ void sh_den_free(den_graph *den) {
     *den = (den_graph){0};
 }
 
-/* ---- Numerators: what may be said -------------------------------------------------- */
+/* ---- Numerators: the acceptor of pronunciations ----------------------------------- */
 
-/* Nodes are numbered so that arcs lead to higher ones: B of a boundary, C after the
-   silence there, then the insides of the next word's pronunciations. */
+/* Nodes are topologically sorted: B of a boundary, C after its silence, then the inner
+   nodes of the next word's pronunciations. */
 typedef struct {
     int32_t phone, to;
 } node_arc;
 
 typedef struct {
-    int32_t *first; /* [nodes + 1]: of its arcs */
+    int32_t *first; /* [nodes + 1]: first arc */
     node_arc *arcs;
     int32_t nodes, arc_count;
-    int32_t end; /* nodes from here on are ends */
+    int32_t end; /* nodes from here on are final */
 } acceptor;
 
 typedef struct {
     int32_t from, to, phone;
 } plain_arc;
 
-/* Calls for all arcs of the acceptor; arcs NULL counts them. */
+/* Writes all arcs of the acceptor; arcs NULL counts them. */
 typedef struct {
     plain_arc *arcs;
     int32_t count, nodes;
@@ -182,10 +182,10 @@ static void write_arc(arc_writer *w, int32_t from, int32_t to, int32_t phone) {
     w->count++;
 }
 
-/* Boundary b and the node after its silence are numbered one after the other. */
+/* A boundary and the node after its silence have consecutive numbers. */
 static void write_arcs(arc_writer *w, const shoal_lexicon *lexicon, const int32_t *words,
                        int64_t count) {
-    const int32_t silence = (int32_t)shoal_lexicon_describe(lexicon).silence, *phones;
+    const int32_t silence = (int32_t)shoal_lexicon_describe(lexicon)->silence, *phones;
     int32_t b = 0;
     w->count = 0;
     for (int64_t i = 0;; i++) {
@@ -193,7 +193,7 @@ static void write_arcs(arc_writer *w, const shoal_lexicon *lexicon, const int32_
         w->nodes = b + 2;
         if (i == count)
             return;
-        /* One word from boundary b on, to the next boundary. */
+        /* One word, from boundary b to the next. */
         const int64_t ways = shoal_lexicon_pronunciations(lexicon, words[i]);
         int32_t inside = w->nodes, boundary = w->nodes;
         for (int64_t p = 0; p < ways; p++)
@@ -237,19 +237,19 @@ static bool make_acceptor(const shoal_lexicon *lexicon, const int32_t *words,
     return good;
 }
 
-/* ---- Numerators: with the language model ------------------------------------------- */
+/* ---- Numerators: composition with the language model ------------------------------ */
 
-/* A state is a node with a state of the language model. */
+/* A state is a pair of a node and a state of the language model. */
 typedef struct {
     int32_t node, state;
-    int32_t next; /* of the same node; -1: none */
+    int32_t next; /* next state of the same node; -1 if none */
     int32_t least, rest, number;
 } draft_state;
 
 typedef struct {
     const phone_lm *lm;
     acceptor nodes;
-    int32_t *heads, *tails; /* [nodes]: its states; -1: none */
+    int32_t *heads, *tails; /* [nodes]: lists of states; -1 if empty */
     draft_state *states;
     graph_arc *arcs;
     int64_t state_room, arc_room;
@@ -298,8 +298,8 @@ static void place_num(void *argument, block_layout *block) {
 }
 
 static bool finish(num_draft *d, const den_graph *den, int32_t topology, num_graph *num) {
-    /* Arcs were written in the order of the states they leave; so from the last to the
-       first every `rest` is known when it is needed. */
+    /* Arcs are sorted by their source, so that `rest` is known when needed in reverse
+       order. */
     int32_t kept = 0;
     for (int32_t i = 0; i < d->state_count; i++)
         if (i > 0 && d->states[i].node >= d->nodes.end &&
@@ -317,7 +317,7 @@ static bool finish(num_draft *d, const den_graph *den, int32_t topology, num_gra
     if (d->states[0].number != 0)
         return true; /* no path: no states */
     num->states = kept;
-    for (int32_t a = 0; a < d->arc_count; a++) { /* those that stay, renumbered */
+    for (int32_t a = 0; a < d->arc_count; a++) { /* keep and renumber */
         const int32_t from = d->states[d->arcs[a].from].number;
         const int32_t to = d->states[d->arcs[a].to].number;
         if (from >= 0 && to >= 0)
@@ -354,8 +354,7 @@ bool sh_num_make(const phone_lm *lm, const den_graph *den, int32_t topology,
     good = good && d.heads && d.tails;
     if (good) {
         memset(d.heads, -1, sizeof *d.heads * nodes);
-        /* The first state stands for the first node with all states that one may begin
-           in. */
+        /* The first state is the first node with all initial states. */
         state_at(&d, 0, 0);
         if (!d.failed)
             d.states[0].least = 0;

@@ -1,4 +1,5 @@
-/* The passes of both graphs, and the best path of the denominator. */
+/* Forward and backward passes of both graphs, and the Viterbi path of the
+   denominator. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -19,7 +20,7 @@ bool sh_lfmmi_room(void *block, size_t *room, size_t bytes) {
     return *at != NULL;
 }
 
-/* NaN where one is not finite. */
+/* NaN if one is not finite. */
 static float largest(const float *y, int64_t outputs) {
     float top = y[0];
     bool finite = true;
@@ -30,8 +31,8 @@ static float largest(const float *y, int64_t outputs) {
     return finite ? top : NAN;
 }
 
-/* A step's posteriors, times `sign`, added to its gradient [outputs]; false where they do
-   not add up to 1. */
+/* Adds the posteriors of a step, times `sign`, to its gradient [outputs]; returns false
+   if they do not sum to 1. */
 static bool add_posteriors(const double *posteriors, int64_t outputs, float *gradient,
                            float sign) {
     double sum = 0;
@@ -42,13 +43,13 @@ static bool add_posteriors(const double *posteriors, int64_t outputs, float *gra
     return fabs(sum - 1) <= 0.05;
 }
 
-/* ---- The denominator --------------------------------------------------------------- */
+/* ---- Denominator ------------------------------------------------------------------ */
 
-/* In probabilities that are scaled at each step. a'_t, with what leaks to every state, is
-   kept for all steps; b for two. */
+/* In probabilities that are rescaled at each step. a'_t, including the leak to every
+   state, is kept for all steps; b for two. */
 
-/* Of a step's best output: less is nothing, far below what leaks, and is not worth
-   numbers that a processor is slow with. */
+/* Relative to the best output of a step: smaller ones are set to 0. They are far below
+   the leak, and would become slow denormal numbers. */
 static const float least_share = 1e-20f;
 
 typedef struct {
@@ -79,7 +80,7 @@ static double den_outputs(const den_pass *p, int64_t t, double divisor) {
     return (double)top;
 }
 
-/* Each state gets its share of what leaks. */
+/* Adds each state's share of the leak. */
 static void leak_ahead(const den_pass *p, int64_t t, double total) {
     const float *occupancy = p->den->occupancy;
     const float share = (float)((double)p->leak * total);
@@ -89,7 +90,7 @@ static void leak_ahead(const den_pass *p, int64_t t, double total) {
         to[s] += share * occupancy[s];
 }
 
-/* Returns the logarithm; *last: Z. */
+/* Forward pass; returns the log-probability; *last: Z. */
 static double den_ahead(const den_pass *p, double *last) {
     const den_graph *den = p->den;
     const arc_lists *in = &den->in;
@@ -142,9 +143,9 @@ static bool den_back(const den_pass *p, double last, float *gradient, float sign
         for (int32_t s = 0; s < den->states; s++)
             b[s] += back;
         den_outputs(p, t, p->totals[t]);
-        /* The posteriors of step t: what came to a state, less what had been there,
-           entered it. b becomes what staying there is worth, `entered` what entering
-           is. */
+        /* Posteriors of step t: the probability that reached a state minus that of
+           staying is that of entering. b becomes the backward probability after
+           staying, `entered` that after entering. */
         const float *from = den_row(p, t), *to = den_row(p, t + 1);
         const float share = (float)((double)p->leak * p->totals[t + 1]);
         memset(p->posteriors, 0, sizeof *p->posteriors * (size_t)p->outputs);
@@ -201,7 +202,7 @@ bool sh_den_pass(const den_graph *den, float leak, const float *y, int64_t steps
     return true;
 }
 
-/* ---- The best path ----------------------------------------------------------------- */
+/* ---- Viterbi ---------------------------------------------------------------------- */
 
 int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
                       int64_t outputs, lfmmi_scratch *scratch, int32_t *phones,
@@ -213,7 +214,7 @@ int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
         !sh_lfmmi_room(&scratch->small, &scratch->small_room,
                        (2 * states + (size_t)den->arcs) * sizeof(float)))
         return -1;
-    /* [steps][states]: the state that one entered from; -1: stayed */
+    /* [steps][states]: previous state; -1 if it stayed */
     int32_t *came = (int32_t *)(void *)scratch->rows;
     float *from = (float *)(void *)scratch->small, *to = from + states; /* [states] */
     float *logs = to + states;                                          /* [arcs] */
@@ -248,7 +249,7 @@ int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
         state = score > top ? s : state;
         top = score > top ? score : top;
     }
-    /* Back along the path, which is then turned round. */
+    /* Traces the path back, then reverses it. */
     int64_t count = 0;
     for (int64_t t = steps - 1; t >= 0; t--) {
         came -= states;
@@ -268,11 +269,11 @@ int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
     return count;
 }
 
-/* ---- The numerator ----------------------------------------------------------------- */
+/* ---- Numerator -------------------------------------------------------------------- */
 
-/* Nothing leaks here, so that a state may be as improbable as it likes and come back:
-   numbers are a mantissa from 1 to 2 and an exponent of their own, as those of CTC. Only
-   states that can be reached and can end in time are looked at. */
+/* Without a leak, a state may become arbitrarily improbable and recover: numbers are a
+   mantissa from 1 to 2 with a separate exponent, as in CTC. Only states that can be
+   reached and can end in time are visited. */
 
 typedef struct {
     double *mantissas;
@@ -284,7 +285,7 @@ typedef struct {
     const num_graph *num;
     const float *y;
     int64_t steps, outputs;
-    number_row rows;       /* [steps + 1][states], ahead */
+    number_row rows;       /* [steps + 1][states], forward */
     number_row x;          /* [outputs], of one step */
     double *values;        /* [outputs] */
     double *posteriors;    /* [outputs] */
@@ -302,7 +303,7 @@ static inline double power_of_2(int64_t exponent) {
     return value;
 }
 
-/* Writes value 2^exponent as a mantissa and an exponent. */
+/* Stores value 2^exponent as mantissa and exponent. */
 static inline void put(number_row row, int64_t at, double value, int64_t exponent) {
     uint64_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -333,7 +334,7 @@ static double num_outputs(const num_pass *p, int64_t t) {
     return (double)top;
 }
 
-/* The sum over a state's arcs of weight times the number at their other end. */
+/* Sum over a state's arcs of the weight times the number at the other end. */
 static double sum_arcs(const arc_lists *arcs, int32_t state, number_row from,
                        int64_t *exponent) {
     int64_t most = CTC_NEVER;
@@ -349,7 +350,7 @@ static double sum_arcs(const arc_lists *arcs, int32_t state, number_row from,
     return sum;
 }
 
-/* Writes first 2^first_exponent + second 2^second_exponent. */
+/* Stores first 2^first_exponent + second 2^second_exponent. */
 static void put_sum(number_row row, int64_t at, double first, int64_t first_exponent,
                     double second, int64_t second_exponent) {
     const int64_t most = first_exponent > second_exponent ? first_exponent
@@ -360,7 +361,8 @@ static void put_sum(number_row row, int64_t at, double first, int64_t first_expo
         most);
 }
 
-/* Returns the logarithm; *last, *last_exponent: what all ends have. */
+/* Forward pass; returns the log-probability; *last, *last_exponent: the sum over all
+   ends. */
 static double num_ahead(const num_pass *p, double *last, int64_t *last_exponent) {
     const num_graph *num = p->num;
     double logarithm = 0, sum = 0;
@@ -406,8 +408,8 @@ static bool num_back(const num_pass *p, double last, int64_t last_exponent,
         put(b, s, num->final[s], 0);
     for (int64_t t = p->steps - 1; t >= 0; t--) {
         num_outputs(p, t);
-        /* The posteriors of step t; b becomes what staying is worth, `entered` what
-           entering is. */
+        /* Posteriors of step t; b becomes the backward probability after staying,
+           `entered` that after entering. */
         const number_row from = num_row(p, t), to = num_row(p, t + 1);
         memset(p->posteriors, 0, sizeof *p->posteriors * (size_t)p->outputs);
         put(p->entered, 0, 0, 0);
@@ -429,7 +431,7 @@ static bool num_back(const num_pass *p, double last, int64_t last_exponent,
         }
         if (!add_posteriors(p->posteriors, p->outputs, gradient + t * p->outputs, sign))
             good = false;
-        /* b of step t from those of the step behind it. */
+        /* b of step t from that of the next step. */
         for (int32_t s = 0; s < num->states; s++) {
             int64_t exponent;
             if (!is_there(p, s, t)) {
@@ -443,7 +445,7 @@ static bool num_back(const num_pass *p, double last, int64_t last_exponent,
     return good;
 }
 
-/* Hands out `count` numbers of a block. */
+/* Takes `count` numbers of a block. */
 static number_row take_numbers(double **at, size_t count) {
     const number_row row = {*at, (int64_t *)(void *)(*at + count)};
     *at += 2 * count;

@@ -1,7 +1,7 @@
-/* Counts and the automaton. A history of up to order - 1 symbols is one number, 12 bits
-   for a symbol, the oldest first and the rest 0, so that numbers are in the order of
-   histories: 1 is the beginning, phone p is p + 2. An n-gram is a history with one symbol
-   more, where 1 is the end. */
+/* Counts and the automaton. A history of up to order - 1 symbols is one number with 12
+   bits per symbol, oldest first, padded with 0, so that numbers sort like histories: 1
+   is the beginning, phone p is p + 2. An n-gram is a history and one more symbol, for
+   which 1 is the end. */
 #define _GNU_SOURCE
 #include "speech/recogniser/phone_lm.h"
 
@@ -17,7 +17,7 @@
 
 enum { BITS = 12, START = 1, END = 1, FIRST_PHONE = 2 };
 
-/* Probabilities of a silence at both ends of an utterance and between its words. */
+/* Probabilities of silence at both ends of an utterance and between words. */
 static const double edge_silence = 0.8, inner_silence = 0.1;
 
 /* ---- Histories --------------------------------------------------------------------- */
@@ -41,7 +41,7 @@ static uint64_t append(uint64_t history, int longest, uint64_t symbol) {
     return history | symbol << place_of(longest, length);
 }
 
-/* Without the oldest symbol. */
+/* Removes the oldest symbol. */
 static uint64_t shorten(uint64_t history, int longest) {
     return history << BITS & ((UINT64_C(1) << BITS * longest) - 1);
 }
@@ -49,7 +49,7 @@ static uint64_t shorten(uint64_t history, int longest) {
 /* ---- Counts ------------------------------------------------------------------------ */
 
 typedef struct {
-    uint64_t key; /* an n-gram: history << BITS | symbol; 0: a free slot */
+    uint64_t key; /* an n-gram: history << BITS | symbol; 0 for a free slot */
     double count;
 } gram;
 
@@ -91,7 +91,7 @@ static void count_gram(gram_table *table, uint64_t key, double count) {
     slot->count += count;
 }
 
-/* Histories with their probabilities, each once. */
+/* Distinct histories with their probabilities. */
 typedef struct {
     struct {
         uint64_t history;
@@ -115,13 +115,13 @@ static bool add_live(live_set *set, uint64_t history, double share) {
 
 typedef struct {
     const phone_texts *texts;
-    int longest; /* symbols of a history */
+    int longest; /* maximum symbols of a history */
     gram_table table;
     live_set live, next;
     bool failed;
 } counting;
 
-/* A share of all that is live goes through the phones into `next`. */
+/* Advances a share of all live histories through the phones into `next`. */
 static void push(counting *c, const int32_t *phones, int64_t count, double share) {
     for (int64_t i = 0; i < c->live.count; i++) {
         uint64_t history = c->live.list[i].history;
@@ -143,7 +143,7 @@ static void go_on(counting *c) {
 }
 
 static void count_silence(counting *c, double chance) {
-    const int32_t silence = (int32_t)shoal_lexicon_describe(c->texts->lexicon).silence;
+    const int32_t silence = (int32_t)shoal_lexicon_describe(c->texts->lexicon)->silence;
     push(c, NULL, 0, 1 - chance);
     push(c, &silence, 1, chance);
     go_on(c);
@@ -151,7 +151,7 @@ static void count_silence(counting *c, double chance) {
 
 /* ---- Sorted counts ----------------------------------------------------------------- */
 
-/* An n-gram's count, under the history that it has now; `from` is the one it had. */
+/* Count of an n-gram under its current history; `from` is the original one. */
 typedef struct {
     uint64_t history, from;
     uint32_t symbol;
@@ -167,7 +167,7 @@ static int compare_rows(const void *a, const void *b) {
     return (x->from > y->from) - (x->from < y->from);
 }
 
-/* Sorts and adds up rows of the same n-gram; returns how many are left. */
+/* Sorts and merges rows of the same n-gram; returns the number left. */
 static int64_t sort_rows(row *rows, int64_t count) {
     int64_t kept = 0;
     qsort(rows, (size_t)count, sizeof *rows, compare_rows);
@@ -180,7 +180,7 @@ static int64_t sort_rows(row *rows, int64_t count) {
     return kept;
 }
 
-/* The end of the rows that have the history of row `begin`, and the sum of counts. */
+/* End of the rows with the history of row `begin`, and the sum of their counts. */
 static int64_t end_of(const row *rows, int64_t count, int64_t begin, double *sum) {
     int64_t end = begin;
     for (*sum = 0; end < count && rows[end].history == rows[begin].history; end++)
@@ -192,7 +192,7 @@ static int64_t end_of(const row *rows, int64_t count, int64_t begin, double *sum
 
 typedef struct {
     uint64_t history;
-    double gain; /* log-likelihood that is lost when it is merged into its suffix */
+    double gain; /* log-likelihood lost by merging it into its suffix */
 } ranked;
 
 static int compare_ranked(const void *a, const void *b) {
@@ -207,7 +207,7 @@ static int compare_histories(const void *a, const void *b) {
     return (x->history > y->history) - (x->history < y->history);
 }
 
-/* The first of the sorted rows that is not before this n-gram. */
+/* The first sorted row that is not before this n-gram. */
 static int64_t find_row(const row *rows, int64_t count, uint64_t history,
                         uint32_t symbol) {
     const row wanted = {.history = history, .symbol = symbol};
@@ -222,7 +222,7 @@ static int64_t find_row(const row *rows, int64_t count, uint64_t history,
     return low;
 }
 
-/* Histories of the longest kind, the best `extra` of them, sorted by themselves. */
+/* The best `extra` histories of maximum length, sorted. */
 static ranked *rank(const row *rows, int64_t count, int longest, int64_t extra,
                     int64_t *kept) {
     row *low = calloc((size_t)count + 1, sizeof *low);
@@ -241,7 +241,7 @@ static ranked *rank(const row *rows, int64_t count, int longest, int64_t extra,
         end = end_of(rows, count, i, &sum);
         if (length_of(rows[i].history, longest) < longest)
             continue;
-        /* The rows of this history against those of its suffix. */
+        /* Rows of this history compared with those of its suffix. */
         const uint64_t suffix = shorten(rows[i].history, longest);
         double low_sum, gain = 0;
         end_of(low, low_count, find_row(low, low_count, suffix, 0), &low_sum);
@@ -265,7 +265,7 @@ static ranked *rank(const row *rows, int64_t count, int longest, int64_t extra,
     return list;
 }
 
-/* The history that stands for this one. */
+/* The history that replaces this one. */
 static uint64_t reduce(uint64_t history, int longest, const ranked *kept, int64_t count) {
     const ranked wanted = {.history = history};
     if (!kept || length_of(history, longest) < longest ||
@@ -323,7 +323,7 @@ static bool make_automaton(const gram_table *table, int64_t extra, phone_lm *lm)
     }
     if (good)
         sort_rows(rows, count);
-    if (good && extra >= 0 && longest > 1) { /* a single symbol has nothing to drop */
+    if (good && extra >= 0 && longest > 1) { /* a single symbol cannot be shortened */
         kept = rank(rows, count, longest, extra, &kept_count);
         good = kept != NULL;
         for (int64_t i = 0; good && i < count; i++)
@@ -331,9 +331,9 @@ static bool make_automaton(const gram_table *table, int64_t extra, phone_lm *lm)
         if (good)
             count = sort_rows(rows, count);
     }
-    /* Of rows under the histories that stay: those of one history become a state. */
+    /* Rows with the same remaining history become a state. */
     int32_t *states = good ? calloc((size_t)count + 1, sizeof *states)
-                           : NULL; /* of each row */
+                           : NULL; /* per row */
     double sum;
     for (int64_t i = 0; states && i < count; i++) {
         lm->states += i == 0 || rows[i - 1].history != rows[i].history;
@@ -370,15 +370,15 @@ shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
                               int32_t order, int64_t extra, phone_lm *lm) {
     counting c = {.texts = texts, .longest = order - 1};
     *lm = (phone_lm){0};
-    const shoal_lexicon_info info = shoal_lexicon_describe(texts->lexicon);
+    const shoal_lexicon_info info = *shoal_lexicon_describe(texts->lexicon);
     if (order < PHONE_LM_LEAST_ORDER || order > PHONE_LM_MOST_ORDER || extra < -1 ||
         info.phones > PHONE_LM_PHONES)
         return sh_fail(context, SHOAL_INVALID,
-                       "the order is %d and must be 2 to 5, extra is below -1, or there "
+                       "order is %d and must be from 2 to 5, extra is below -1, or there "
                        "are more than %d phones",
                        (int)order, PHONE_LM_PHONES);
     if (texts->count == 0)
-        return sh_fail(context, SHOAL_INVALID, "there is no transcript to count in");
+        return sh_fail(context, SHOAL_INVALID, "there are no transcripts");
     for (int64_t i = 0; i < texts->count; i++) {
         const int64_t begin = c.texts->offsets[i], end = c.texts->offsets[i + 1];
         c.live.count = 0;
@@ -400,16 +400,16 @@ shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
             count_gram(&c.table, c.live.list[k].history << BITS | END,
                        c.live.list[k].share);
     }
-    lm->phones = (int32_t)shoal_lexicon_describe(texts->lexicon).phones;
+    lm->phones = (int32_t)shoal_lexicon_describe(texts->lexicon)->phones;
     lm->order = order;
     const bool good = !c.failed && !c.table.failed && c.table.used < INT32_MAX / 2 &&
                       make_automaton(&c.table, extra, lm);
     FREE_ALL(c.table.slots, c.live.list, c.next.list);
     if (!good)
         sh_phone_lm_free(lm);
-    return good ? SHOAL_OK
-                : sh_fail(context, SHOAL_NO_MEMORY,
-                          "out of memory for the phones' n-grams");
+    return good
+               ? SHOAL_OK
+               : sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the phone n-grams");
 }
 
 int32_t sh_phone_lm_arc(const phone_lm *lm, int32_t state, int32_t phone) {
@@ -418,13 +418,13 @@ int32_t sh_phone_lm_arc(const phone_lm *lm, int32_t state, int32_t phone) {
 
 /* ---- Files ------------------------------------------------------------------------- */
 
-/* A head, then the arrays one after another, in the machine's own byte order:
+/* A header, then the arrays in native byte order:
 
        last [states], first [states + 1], phone [arcs], next [arcs]: int32_t
        weight [arcs], end [states]: double */
 typedef struct {
     char magic[8];
-    uint64_t key, checksum; /* of all, with 0 in its place */
+    uint64_t key, checksum; /* checksum: of everything, with 0 in its place */
     int32_t phones, order, states, arcs;
 } file_head;
 
@@ -445,7 +445,7 @@ static void list_parts(const phone_lm *lm, file_part *parts) {
 
 uint64_t sh_phone_lm_key(const phone_texts *texts, int32_t order, int64_t extra) {
     uint64_t key = mix_word(mix_word(VERSION, (uint64_t)order), (uint64_t)extra);
-    key = mix_word(key, (uint64_t)shoal_lexicon_describe(texts->lexicon).phones);
+    key = mix_word(key, (uint64_t)shoal_lexicon_describe(texts->lexicon)->phones);
     for (int64_t u = 0; u < texts->count; u++) {
         key = mix_word(key, UINT64_MAX);
         for (int64_t w = texts->offsets[u]; w < texts->offsets[u + 1]; w++) {
@@ -482,7 +482,7 @@ shoal_status sh_phone_lm_write(shoal_context *context, const phone_lm *lm, uint6
     return sh_fail(context, SHOAL_IO, "%s cannot be written: %s", path, strerror(errno));
 }
 
-/* What only a damaged or foreign file has, after its sum. */
+/* Checks of the contents after the checksum. */
 static bool is_sound(const phone_lm *lm) {
     for (int32_t s = 0; s < lm->states; s++)
         if (lm->last[s] < (s == 0 ? -1 : 0) || lm->last[s] >= lm->phones ||
@@ -522,8 +522,10 @@ shoal_status sh_phone_lm_parse(shoal_context *context, const char *name,
         head.states <= 0 || head.arcs < 0 || head.phones <= 0 ||
         head.phones > PHONE_LM_PHONES || head.order < PHONE_LM_LEAST_ORDER ||
         head.order > PHONE_LM_MOST_ORDER || size != wanted)
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: is no phone language model, damaged, or another one", name);
+        return sh_fail(
+            context, SHOAL_BAD_FILE,
+            "%s: is not a phone language model, is damaged, or belongs to another model",
+            name);
     *lm = (phone_lm){.phones = head.phones,
                      .order = head.order,
                      .states = head.states,

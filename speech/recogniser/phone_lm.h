@@ -1,6 +1,6 @@
-/* The phone language model of lattice-free MMI: an n-gram automaton without smoothing and
-   without back-off, from expected counts over optional silences and pronunciations. A
-   state is a history; unseen n-grams have no arc. */
+/* The phone language model of lattice-free MMI: an n-gram automaton without smoothing
+   and back-off, estimated from expected counts over optional silences and
+   pronunciations. A state is a history; unseen n-grams have no arc. */
 #ifndef SHOAL_SPEECH_RECOGNISER_PHONE_LM_H
 #define SHOAL_SPEECH_RECOGNISER_PHONE_LM_H
 
@@ -13,49 +13,51 @@
 enum { PHONE_LM_LEAST_ORDER = 2, PHONE_LM_MOST_ORDER = 5, PHONE_LM_PHONES = 4000 };
 
 typedef struct {
-    int32_t phones; /* how many there are; the last is the silence */
+    int32_t phones; /* number of phones; the last is the silence */
     int32_t order;
     int32_t states, arcs;
-    int32_t *last;  /* [states]: its history's last phone; -1: state 0, the start */
-    int32_t *first; /* [states + 1]: of its arcs */
-    int32_t *phone; /* [arcs], rising within a state */
+    int32_t *last;  /* [states]: last phone of the history; -1 for state 0, the start */
+    int32_t *first; /* [states + 1]: first arc */
+    int32_t *phone; /* [arcs], increasing within a state */
     int32_t *next;  /* [arcs] */
-    double *weight; /* [arcs]: probability, */
-    double *end;    /* [states]: and that of ending there: 1 together */
-    void *block;    /* what these lie in */
+    double *weight; /* [arcs]: probability */
+    double *end;    /* [states]: probability of ending; all sum to 1 */
+    void *block;    /* storage of the arrays */
 } phone_lm;
 
-/* Where the words of transcripts get their phones. */
+/* Transcripts as words, and the lexicon with their phones. */
 typedef struct {
     const shoal_lexicon *lexicon;
-    int64_t count;          /* of utterances */
+    int64_t count;          /* number of utterances */
     const int64_t *offsets; /* [count + 1] */
-    const int32_t *words;   /* [offsets[count]], of the lexicon */
+    const int32_t *words;   /* [offsets[count]], indices in the lexicon */
 } phone_texts;
 
-/* Of texts whose offsets rise and whose words the lexicon has. order 2 to 5; extra: how
-   many histories of order - 1 phones are kept beside all the shorter ones, -1: all. */
+/* Estimates a model from texts with valid offsets and words. order 2 to 5; extra:
+   number of histories of order - 1 phones to keep besides all shorter ones, -1 for
+   all. */
 shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
                               int32_t order, int64_t extra, phone_lm *lm);
-/* One zeroed block of malloc's memory for what `place` reserves, in the two calls of
-   sh_allocate_parts; NULL: out of memory. */
+/* One zeroed block allocated by malloc for the parts that `place` reserves, in the two
+   calls of sh_allocate_parts; NULL if out of memory. */
 void *sh_allocate_plain(place_function *place, void *argument);
-/* The arrays for the numbers of states and arcs that it has; false: no memory. */
+/* Allocates the arrays for its numbers of states and arcs; false if out of memory. */
 bool sh_phone_lm_allocate(phone_lm *lm);
-void sh_phone_lm_free(phone_lm *lm); /* legal on zeroed ones */
+void sh_phone_lm_free(phone_lm *lm); /* zeroed models are allowed */
 
-/* The arc of a state with that phone; -1: there is none. */
+/* The arc of a state for a phone, or -1. */
 int32_t sh_phone_lm_arc(const phone_lm *lm, int32_t state, int32_t phone);
 
-/* What the model depends on, in one number. */
+/* A digest of everything that the model depends on. */
 uint64_t sh_phone_lm_key(const phone_texts *texts, int32_t order, int64_t extra);
-/* A file of it, whole or not at all. Reading refuses what is damaged or, unless key is 0,
-   of another key. */
+/* Writes a file atomically. Reading rejects damaged files and, unless key is 0, another
+   key. */
 shoal_status sh_phone_lm_write(shoal_context *context, const phone_lm *lm, uint64_t key,
                                const char *path);
 shoal_status sh_phone_lm_read(shoal_context *context, const char *path, uint64_t key,
                               phone_lm *lm);
-/* The same of a file's bytes, and the sum that such bytes must have at SUM_PLACE. */
+/* The same for the bytes of a file, and the checksum of such bytes, stored at
+   SUM_PLACE. */
 enum { PHONE_LM_SUM_PLACE = 16 };
 shoal_status sh_phone_lm_parse(shoal_context *context, const char *name,
                                const void *bytes, size_t size, uint64_t key,

@@ -1,5 +1,5 @@
 /* A trained recogniser: its checkpoint with the notes of its training, the model, the
-   search for units or words in its outputs, and recordings in pieces. */
+   search for units or words in its outputs, and processing of recordings in pieces. */
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -16,13 +16,13 @@
 
 enum { PATH = 4096, MOST_BEAMS = 10000 };
 
-/* What the notes "config.FIELD" of a checkpoint say, as far as recognising needs it. */
+/* The notes "config.FIELD" of a checkpoint that recognition needs. */
 typedef struct {
     shoal_features_config features;
     int32_t loss, characters;
-    float join; /* seconds that the training joined utterances to */
+    float join; /* seconds to which the training joined utterances */
     /* LF-MMI: */
-    int32_t topology, whole; /* topology: from SHOAL_TOPOLOGY_CHAIN */
+    int32_t topology, whole; /* topology: a shoal_topology */
     float leak, l2, range;
 } recogniser_config;
 
@@ -31,15 +31,15 @@ struct shoal_recogniser {
     char path[PATH]; /* of the weights */
     recogniser_config config;
     shoal_recogniser_info info;
-    char *text;         /* what the units lie in */
+    char *text;         /* storage of the units */
     const char **units; /* [info.units] */
     shoal_model *model, *view;
     shoal_fbank_options fbank;
-    int64_t piece, margin; /* positions of a piece at most, and around it */
+    int64_t piece, margin; /* maximum positions per piece, and positions around it */
     int64_t beams;
-    shoal_lfmmi *lfmmi;           /* NULL: CTC, or no phones are looked for */
-    shoal_recogniser_parts words; /* decoder NULL: no words are looked for */
-    void *found;                  /* the block of the last recognition's units */
+    shoal_lfmmi *lfmmi;           /* NULL for CTC, or if no phones are needed */
+    shoal_recogniser_parts words; /* decoder is NULL if there is no word search */
+    void *found;                  /* storage of the last recognition's units */
 };
 
 /* ---- The notes --------------------------------------------------------------------- */
@@ -47,8 +47,8 @@ struct shoal_recogniser {
 typedef enum { WHOLE, REAL, CHOICE } field_type;
 
 typedef struct {
-    const char *key, *before; /* before: its value in files older than the field */
-    field_type type;          /* int64_t, float, int32_t that counts through choices */
+    const char *key, *before; /* before: value for files older than the field */
+    field_type type;          /* int64_t, float, or int32_t index of a choice */
     size_t offset;            /* in recogniser_config */
     double min, max;
     const char *choices[4];
@@ -90,10 +90,10 @@ static shoal_status read_notes(shoal_recogniser *made, const shoal_checkpoint *f
     const char *step = shoal_checkpoint_note(file, "state.step");
     if (task && strcmp(task, "speech") != 0)
         return sh_fail(made->context, SHOAL_BAD_FILE,
-                       "%s: is no recogniser, but a model of %.40s", made->path, task);
+                       "%s: is not a recogniser, but a model of %.40s", made->path, task);
     if (!task || !units)
         return sh_fail(made->context, SHOAL_BAD_FILE,
-                       "%s: is no recogniser: it has no %s", made->path,
+                       "%s: is not a recogniser: it has no %s", made->path,
                        task ? units_key : "config.task");
     made->info.step = step ? strtoll(step, NULL, 10) : 0;
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
@@ -121,10 +121,10 @@ static shoal_status read_notes(shoal_recogniser *made, const shoal_checkpoint *f
         }
         if (!good)
             return sh_fail(made->context, SHOAL_BAD_FILE,
-                           "%s: %s is \"%.40s\", which it cannot be", made->path,
+                           "%s: %s is \"%.40s\", which is not a valid value", made->path,
                            row->key, text);
     }
-    /* One unit per line. They are printed, and have no control characters. */
+    /* One unit per line. They are printed, and must not contain control characters. */
     for (const char *c = units; *c; c++) {
         const unsigned char byte = (unsigned char)*c, next = (unsigned char)c[1];
         made->info.units += byte == '\n';
@@ -155,37 +155,38 @@ static shoal_status load_model(shoal_recogniser *made, const shoal_checkpoint *f
     TRY(shoal_checkpoint_config(file, &config, &seed));
     TRY(shoal_checkpoint_fits(file, &config));
     TRY(shoal_model_create(made->context, &config, seed, 0, 0, 0, &made->model));
+    made->words.model = made->model;
     TRY(shoal_checkpoint_load_average(file, made->model));
     shoal_recogniser_info *info = &made->info;
-    const bool ctc = made->config.loss == SHOAL_RECOGNISER_CTC;
+    const bool ctc = made->config.loss == SHOAL_RECOGNISER_LOSS_CTC;
     info->path = made->path;
     info->loss = (shoal_recogniser_loss)made->config.loss;
-    info->topology = ctc ? SHOAL_TOPOLOGY_CTC
-                         : (shoal_topology)(SHOAL_TOPOLOGY_CHAIN + made->config.topology);
-    info->characters = made->config.characters;
-    /* The silence, a phone that CTC does not have, stands for its blank. */
+    info->topology = ctc ? SHOAL_TOPOLOGY_CTC : (shoal_topology)made->config.topology;
+    info->unit_type = (shoal_units)made->config.characters;
+    /* CTC has a blank instead of the silence. */
     info->outputs = sh_topology_outputs((int32_t)info->topology, info->units + ctc);
     info->features = made->config.features;
     info->step_seconds = (double)(info->features.hop * info->features.every) / 100;
     info->attention = config.attention;
-    made->fbank = (shoal_fbank_options){.bands = (int32_t)info->features.bands,
+    made->fbank = (shoal_fbank_options){.size = sizeof(shoal_fbank_options),
+                                        .bands = (int32_t)info->features.bands,
                                         .rate = (int32_t)info->features.rate};
     if (config.outputs != info->outputs)
-        return sh_fail(made->context, SHOAL_BAD_FILE, "%s: has other units than outputs",
-                       made->path);
+        return sh_fail(made->context, SHOAL_BAD_FILE,
+                       "%s: its number of units does not match its outputs", made->path);
     if (config.features != shoal_features_width(&info->features))
         return sh_fail(made->context, SHOAL_BAD_FILE,
-                       "%s: has other features than its configuration", made->path);
+                       "%s: its features do not match its configuration", made->path);
     return SHOAL_OK;
 }
 
-/* Pieces within what the model can take where it has learnt positions. */
+/* Limits pieces to the maximum of a model with learned positions. */
 static shoal_status make_view(shoal_recogniser *made,
                               const shoal_recogniser_options *options) {
     const shoal_features_config *features = &made->info.features;
     const shoal_model_config *model = shoal_model_settings(made->model);
-    const int64_t most = model->positions == SHOAL_LEARNED ? model->max_length
-                                                           : INT32_MAX;
+    const int64_t most = model->positions == SHOAL_POSITIONS_LEARNED ? model->max_length
+                                                                     : INT32_MAX;
     const double joined = (double)made->config.join;
     const double seconds = options->piece > 0 ? options->piece
                            : joined > 30      ? joined
@@ -194,7 +195,8 @@ static shoal_status make_view(shoal_recogniser *made,
     if (!(options->piece >= 0 && options->piece <= 3600) || options->beams < 0 ||
         options->beams > MOST_BEAMS)
         return sh_fail(made->context, SHOAL_INVALID,
-                       "piece must be up to 3600 s, and beams from 0 to %d", MOST_BEAMS);
+                       "piece must be at most 3600 s, and beams from 0 to %d",
+                       MOST_BEAMS);
     made->beams = options->beams;
     made->margin = shoal_features_positions(features, 200);
     made->piece = shoal_features_positions(features, (int64_t)(100 * seconds));
@@ -205,28 +207,20 @@ static shoal_status make_view(shoal_recogniser *made,
     }
     if (options->attention)
         TRY(shoal_attention_parse(made->context, options->attention, &kind));
-    return shoal_model_view(made->model, &kind, 1, made->piece + 2 * made->margin,
-                            &made->view);
+    return shoal_model_create_view(made->model, &kind, 1, made->piece + 2 * made->margin,
+                                   &made->view);
 }
 
-shoal_recogniser_options shoal_recogniser_defaults(void) {
-    shoal_recogniser_options options = {.size = sizeof options};
-    options.words = shoal_word_settings_default(SHOAL_TOPOLOGY_CTC);
-    options.words.lm_weight = options.words.insertion = (double)NAN;
-    return options;
-}
-
-/* Fields that the caller's header does not know have their defaults. */
-static shoal_recogniser_options known(const shoal_recogniser_options *options) {
-    shoal_recogniser_options all = shoal_recogniser_defaults();
-    if (options)
-        memcpy(&all, options, options->size < sizeof all ? options->size : sizeof all);
-    return all;
+void shoal_recogniser_options_init(shoal_recogniser_options *options, size_t size) {
+    shoal_recogniser_options known = {.size = sizeof known};
+    known.words = shoal_word_settings_defaults(SHOAL_TOPOLOGY_CTC);
+    known.words.lm_weight = known.words.insertion = (double)NAN;
+    sh_write_struct(options, size, &known, sizeof known);
 }
 
 static shoal_status open_parts(shoal_recogniser *made, const char *path,
                                const shoal_recogniser_options *options) {
-    /* The best model in the folder of a run, or else its checkpoint; or a file. */
+    /* The best model of a run, else its checkpoint; or a file. */
     static const char *const names[] = {"/best.safetensors", "/checkpoint.safetensors"};
     struct stat information;
     const bool folder = stat(path, &information) == 0 && S_ISDIR(information.st_mode);
@@ -243,14 +237,15 @@ static shoal_status open_parts(shoal_recogniser *made, const char *path,
     shoal_status status = read_notes(made, file);
     if (status == SHOAL_OK)
         status = load_model(made, file);
-    shoal_checkpoint_close(file);
+    shoal_checkpoint_destroy(file);
     TRY(status);
     TRY(make_view(made, options));
     if (options->lexicon || options->lm)
         TRY(shoal_recogniser_set_words(made, options));
-    /* Now, so that a missing file is found before a recording. */
-    if (made->info.loss == SHOAL_RECOGNISER_LFMMI && !made->words.decoder)
-        TRY(shoal_recogniser_graphs(made, NULL, &made->lfmmi));
+    /* Opened now, so that a missing file is reported before recordings are
+       processed. */
+    if (made->info.loss == SHOAL_RECOGNISER_LOSS_LFMMI && !made->words.decoder)
+        TRY(shoal_recogniser_open_graphs(made, NULL, &made->lfmmi));
     return SHOAL_OK;
 }
 
@@ -261,7 +256,9 @@ shoal_status shoal_recogniser_open(shoal_context *context, const char *path,
         *recogniser = NULL;
     if (!context || !context->kernels || !path || !recogniser)
         return sh_fail(context, SHOAL_INVALID, "context, path or recogniser is NULL");
-    const shoal_recogniser_options all = known(options);
+    shoal_recogniser_options all = shoal_recogniser_options_defaults();
+    TRY(READ_STRUCT(context, shoal_recogniser_options, options, &all));
+    all.words.size = sizeof all.words;
     shoal_recogniser *made = sh_allocate(context, sizeof *made);
     if (!made)
         return SHOAL_NO_MEMORY;
@@ -276,9 +273,9 @@ shoal_status shoal_recogniser_open(shoal_context *context, const char *path,
 
 static void close_words(shoal_recogniser_parts *words) {
     shoal_word_decoder_destroy(words->decoder);
-    shoal_ngram_close(words->ngram);
-    shoal_lexicon_close(words->lexicon);
-    *words = (shoal_recogniser_parts){0};
+    shoal_ngram_destroy(words->ngram);
+    shoal_lexicon_destroy(words->lexicon);
+    *words = (shoal_recogniser_parts){.model = words->model};
 }
 
 void shoal_recogniser_destroy(shoal_recogniser *recogniser) {
@@ -298,18 +295,22 @@ void shoal_recogniser_destroy(shoal_recogniser *recogniser) {
 
 shoal_status shoal_recogniser_set_words(shoal_recogniser *recogniser,
                                         const shoal_recogniser_options *options) {
-    const shoal_recogniser_options all = known(options);
+    shoal_recogniser_options all = shoal_recogniser_options_defaults();
+    TRY(READ_STRUCT(recogniser ? recogniser->context : NULL, shoal_recogniser_options,
+                    options, &all));
+    all.words.size = sizeof all.words;
     if (!recogniser || !all.lexicon != !all.lm)
         return sh_fail(recogniser ? recogniser->context : NULL, SHOAL_INVALID,
                        "words need both a lexicon and a language model");
-    shoal_recogniser_parts made = {.words = all.words};
+    shoal_recogniser_parts made = {.model = recogniser->model, .words = all.words};
     const shoal_recogniser_info *info = &recogniser->info;
-    const shoal_word_settings usual = shoal_word_settings_default(info->topology);
+    const shoal_word_settings usual = shoal_word_settings_defaults(info->topology);
     if (isnan(made.words.lm_weight))
         made.words.lm_weight = usual.lm_weight;
     if (isnan(made.words.insertion))
         made.words.insertion = usual.insertion;
-    const shoal_lexicon_options phones = {.phones = recogniser->units,
+    const shoal_lexicon_options phones = {.size = sizeof(shoal_lexicon_options),
+                                          .phones = recogniser->units,
                                           .phone_count = info->units};
     shoal_status status = SHOAL_OK;
     if (all.lexicon)
@@ -321,9 +322,9 @@ shoal_status shoal_recogniser_set_words(shoal_recogniser *recogniser,
         status = shoal_word_decoder_create(recogniser->context, made.lexicon, made.ngram,
                                            info->topology, all.unknown, &made.decoder);
     if (status == SHOAL_OK && all.lm &&
-        shoal_word_decoder_describe(made.decoder).outputs != info->outputs)
+        shoal_word_decoder_describe(made.decoder)->outputs != info->outputs)
         status = sh_fail(recogniser->context, SHOAL_BAD_FILE,
-                         "%s: has other units than the phones of %s", recogniser->path,
+                         "%s: its units differ from the phones of %s", recogniser->path,
                          all.lexicon);
     if (status != SHOAL_OK) {
         close_words(&made);
@@ -334,16 +335,18 @@ shoal_status shoal_recogniser_set_words(shoal_recogniser *recogniser,
     return SHOAL_OK;
 }
 
-shoal_status shoal_recogniser_graphs(const shoal_recogniser *recogniser,
-                                     const shoal_lexicon *lexicon, shoal_lfmmi **lfmmi) {
+shoal_status shoal_recogniser_open_graphs(const shoal_recogniser *recogniser,
+                                          const shoal_lexicon *lexicon,
+                                          shoal_lfmmi **lfmmi) {
     if (!recogniser || !lfmmi)
         return sh_fail(NULL, SHOAL_INVALID, "recogniser or lfmmi is NULL");
     const recogniser_config *config = &recogniser->config;
-    const shoal_lfmmi_options options = {.topology = (int32_t)recogniser->info.topology,
-                                         .whole = config->whole,
-                                         .leak = config->leak,
-                                         .l2 = config->l2 > 0 ? config->l2 : -1,
-                                         .range = config->range > 0 ? config->range : -1};
+    shoal_lfmmi_options options = shoal_lfmmi_options_defaults();
+    options.topology = recogniser->info.topology;
+    options.whole = config->whole;
+    options.leak = config->leak;
+    options.l2 = config->l2;
+    options.range = config->range;
     char path[PATH + 32];
     const char *slash = strrchr(recogniser->path, '/');
     snprintf(path, sizeof path, "%.*s/phones.graph",
@@ -351,20 +354,20 @@ shoal_status shoal_recogniser_graphs(const shoal_recogniser *recogniser,
     const shoal_status status =
         shoal_lfmmi_open(recogniser->context, &options, lexicon, path, lfmmi);
     if (status != SHOAL_OK ||
-        shoal_lfmmi_describe(*lfmmi).outputs == recogniser->info.outputs)
+        shoal_lfmmi_describe(*lfmmi)->outputs == recogniser->info.outputs)
         return status;
     shoal_lfmmi_destroy(*lfmmi);
     *lfmmi = NULL;
-    return sh_fail(recogniser->context, SHOAL_BAD_FILE, "%s: is of another model than %s",
-                   path, recogniser->path);
+    return sh_fail(recogniser->context, SHOAL_BAD_FILE,
+                   "%s: belongs to another model than %s", path, recogniser->path);
 }
 
 /* ---- A recording ------------------------------------------------------------------- */
 
 typedef struct {
-    int64_t rows;            /* positions of the whole */
-    float *stacked;          /* [of a piece and its margins][width] */
-    float *outputs;          /* [rows][outputs], then of the steps alone */
+    int64_t rows;            /* total positions */
+    float *stacked;          /* [piece and margins][width] */
+    float *outputs;          /* [rows][outputs], then only those of the steps */
     int32_t *units, *begins; /* [rows] */
 } heard_sound;
 
@@ -379,12 +382,12 @@ static void place_sound(void *argument, block_layout *block) {
     sound->begins = sh_reserve(block, sound->rows, sizeof *sound->begins);
 }
 
-/* Words, or units from 0 on, and the steps at which they begin. */
+/* Finds words, or units from 0 on, and the steps at which they begin. */
 static shoal_status decode(shoal_recogniser *r, heard_sound *sound,
                            shoal_recognition *found) {
     const int64_t every = r->info.features.every, outputs = r->info.outputs;
     const int64_t steps = (sound->rows + every - 1) / every, offsets[] = {0, steps};
-    const bool ctc = r->info.loss != SHOAL_RECOGNISER_LFMMI;
+    const bool ctc = r->info.loss != SHOAL_RECOGNISER_LOSS_LFMMI;
     for (int64_t i = 1; i < steps && every > 1; i++)
         memcpy(sound->outputs + i * outputs, sound->outputs + i * every * outputs,
                sizeof *sound->outputs * (size_t)outputs);
@@ -394,7 +397,7 @@ static shoal_status decode(shoal_recogniser *r, heard_sound *sound,
         return shoal_word_decoder_run(r->words.decoder, &r->words.words, 1, offsets,
                                       sound->outputs, &found->spoken);
     if (!ctc && !r->lfmmi)
-        TRY(shoal_recogniser_graphs(r, NULL, &r->lfmmi));
+        TRY(shoal_recogniser_open_graphs(r, NULL, &r->lfmmi));
     if (!ctc)
         TRY(shoal_lfmmi_decode(r->lfmmi, 1, offsets, sound->outputs, sound->units,
                                sound->begins, &found->count));
@@ -407,15 +410,15 @@ static shoal_status decode(shoal_recogniser *r, heard_sound *sound,
                              &found->log_probability));
     shoal_recognised_unit *units =
         sh_allocate(r->context, sizeof *units * (size_t)found->count);
-    for (int64_t i = 0; i < found->count && units; i++) /* CTC's output 0 is the blank */
+    for (int64_t i = 0; i < found->count && units; i++) /* output 0 of CTC is the blank */
         units[i] =
             (shoal_recognised_unit){r->units[sound->units[i] - ctc], sound->begins[i]};
     found->units = r->found = units;
     return units ? SHOAL_OK : SHOAL_NO_MEMORY;
 }
 
-/* Pieces of about the same length, as few as the longest allows. frames [count][bands]
-   are normalised in place. */
+/* Processes a recording in the fewest pieces of about equal length. frames
+   [count][bands] are normalised in place. */
 static shoal_status recognise(shoal_recogniser *r, float *frames, int64_t count,
                               shoal_recognition *found) {
     heard_sound sound = {.rows = shoal_features_positions(&r->info.features, count)};
@@ -429,8 +432,8 @@ static shoal_status recognise(shoal_recogniser *r, float *frames, int64_t count,
     shoal_status status = SHOAL_OK;
     for (int64_t i = 0; i < pieces && status == SHOAL_OK; i++) {
         const int64_t at = i * sound.rows / pieces;
-        /* The outputs of positions at .. next - 1; the model hears the margins too. A
-           position's frames reach beyond it by less than `context`. */
+        /* Outputs of positions at .. next - 1; the margins are computed too. The frames
+           of a position reach beyond it by less than `context`. */
         const shoal_features_config *config = &r->info.features;
         const int64_t next = (i + 1) * sound.rows / pieces;
         const size_t row = (size_t)r->info.outputs;
@@ -443,7 +446,8 @@ static shoal_status recognise(shoal_recogniser *r, float *frames, int64_t count,
         shoal_features_stack(config, (to < count ? to : count) - from,
                              frames + from * config->bands, sound.stacked);
         const int64_t offsets[2] = {0, end - start};
-        const shoal_model_inputs inputs = {.batch = 1,
+        const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                           .batch = 1,
                                            .offsets = offsets,
                                            .features = sound.stacked +
                                                        (start - first) *
@@ -473,8 +477,8 @@ shoal_status shoal_recogniser_recognise_file(shoal_recogniser *recogniser,
     shoal_status status =
         shoal_fbank_file(context, &recogniser->fbank, path, &frames, &count);
     if (status == SHOAL_OK && count == 0)
-        status = sh_fail(context, SHOAL_BAD_FILE,
-                         "%s: is shorter than the 0.025 s of a frame", path);
+        status = sh_fail(context, SHOAL_BAD_FILE, "%s: is shorter than a frame, 0.025 s",
+                         path);
     if (status == SHOAL_OK)
         status = recognise(recogniser, frames, count, recognition);
     shoal_fbank_release(context, frames);
@@ -492,7 +496,7 @@ shoal_status shoal_recogniser_recognise(shoal_recogniser *recogniser,
     *recognition = (shoal_recognition){0};
     if (frames <= 0)
         return sh_fail(context, SHOAL_INVALID,
-                       "the samples are shorter than the 0.025 s of a frame");
+                       "the samples are shorter than a frame, 0.025 s");
     for (int64_t i = 0; i < count; i++)
         if (!(fabsf(samples[i]) <= 1e9f))
             return sh_fail(context, SHOAL_INVALID,
@@ -509,10 +513,11 @@ shoal_status shoal_recogniser_recognise(shoal_recogniser *recogniser,
     return status;
 }
 
-/* ---- Looking in -------------------------------------------------------------------- */
+/* ---- Accessors -------------------------------------------------------------------- */
 
-shoal_recogniser_info shoal_recogniser_describe(const shoal_recogniser *recogniser) {
-    return recogniser ? recogniser->info : (shoal_recogniser_info){0};
+const shoal_recogniser_info *
+shoal_recogniser_describe(const shoal_recogniser *recogniser) {
+    return recogniser ? &recogniser->info : NULL;
 }
 
 const char *shoal_recogniser_unit(const shoal_recogniser *recogniser, int64_t unit) {
@@ -521,11 +526,7 @@ const char *shoal_recogniser_unit(const shoal_recogniser *recogniser, int64_t un
                : NULL;
 }
 
-shoal_recogniser_parts shoal_recogniser_parts_of(const shoal_recogniser *recogniser) {
-    shoal_recogniser_parts parts = {0};
-    if (recogniser) {
-        parts = recogniser->words;
-        parts.model = recogniser->model;
-    }
-    return parts;
+const shoal_recogniser_parts *
+shoal_recogniser_describe_parts(const shoal_recogniser *recogniser) {
+    return recogniser ? &recogniser->words : NULL;
 }

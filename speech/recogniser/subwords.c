@@ -1,6 +1,6 @@
-/* Subword units: learned from words by joining the most frequent pair of neighbours again
-   and again (byte-pair encoding: Sennrich et al. 2016); words are spelled with the fewest
-   of them, so that a model's list of units is all that spelling needs. A word begins with
+/* Subword units: learned from words by repeatedly merging the most frequent pair of
+   neighbours (byte-pair encoding: Sennrich et al. 2016). Words are spelled with the
+   fewest units, so that the list of units is enough for spelling. A word begins with
    "_". */
 #define _GNU_SOURCE
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 
 enum { MOST_BYTES = 64, LAST = -1 };
 
-/* ---- Words and how often they are there -------------------------------------------- */
+/* ---- Words and their frequencies -------------------------------------------------- */
 
 void sh_subwords_free(subwords *s) {
     for (int64_t i = 0; i < s->count; i++)
@@ -27,7 +27,7 @@ static int compare_words(const void *a, const void *b) {
     return strcmp(((const counted_word *)a)->text, ((const counted_word *)b)->text);
 }
 
-/* Equal words become one. */
+/* Merges equal words. */
 static void join_equal(subwords *s) {
     int64_t kept = 0;
     qsort(s->words, (size_t)s->count, sizeof *s->words, compare_words);
@@ -42,7 +42,7 @@ static void join_equal(subwords *s) {
 }
 
 bool sh_subwords_add(subwords *s, const char *word) {
-    if (s->count - s->joined > 100000) /* mostly repetitions */
+    if (s->count - s->joined > 100000) /* mostly duplicates */
         join_equal(s);
     if (!grow(&s->words, &s->room, s->count + 1, sizeof *s->words))
         return false;
@@ -52,11 +52,11 @@ bool sh_subwords_add(subwords *s, const char *word) {
 
 /* ---- Learning ---------------------------------------------------------------------- */
 
-/* How often each pair of units is there: a table with open addresses, 0: free. */
+/* Hash table of pair frequencies with open addressing; 0 if free. */
 typedef struct {
     uint64_t *keys; /* 1 + (first << 32 | second) */
     int64_t *counts;
-    size_t size, used; /* a power of 2; at most half */
+    size_t size, used; /* size: a power of 2; used: at most half of it */
 } pair_table;
 
 static bool count_pair(pair_table *table, uint64_t key, int64_t count) {
@@ -82,7 +82,7 @@ static bool count_pair(pair_table *table, uint64_t key, int64_t count) {
     return true;
 }
 
-/* The number of a unit, which is added where it is new; -1: out of memory. */
+/* Index of a unit, which is added if it is new; -1 if out of memory. */
 static int32_t number_of(subwords *s, const char *text) {
     for (int64_t i = 0; i < s->unit_count; i++)
         if (strcmp(s->units[i], text) == 0)
@@ -93,7 +93,7 @@ static int32_t number_of(subwords *s, const char *text) {
     return s->units[s->unit_count] ? (int32_t)s->unit_count++ : -1;
 }
 
-/* All words as numbers of letters, each with LAST at its end; NULL: out of memory. */
+/* All words as letter indices, each terminated by LAST; NULL if out of memory. */
 static int32_t *spell_letters(subwords *s) {
     int64_t bytes = 0, at = 0;
     for (int64_t i = 0; i < s->count; i++)
@@ -119,8 +119,8 @@ static int32_t *spell_letters(subwords *s) {
     return symbols;
 }
 
-/* One more unit, that of the most frequent pair; of equals the first. False: no pair is
-   there twice, or out of memory (*good). */
+/* Adds the most frequent pair as a unit; on ties the first. Returns false if no pair
+   occurs twice, or if out of memory (*good). */
 static bool join_pair(subwords *s, int32_t *symbols, pair_table *table, bool *good) {
     uint64_t best = 0;
     int64_t most = 1;
@@ -195,8 +195,8 @@ int sh_subwords_spell(char *const *units, int64_t count, const char *word,
         return 0;
     fewest[length] = 0;
     for (int i = length - 1; i >= 0; i--) {
-        fewest[i] = SUBWORDS_MOST + 1;           /* no spelling from here on */
-        for (int end = length; end > i; end--) { /* of equals the longest first */
+        fewest[i] = SUBWORDS_MOST + 1;           /* cannot be spelled from here */
+        for (int end = length; end > i; end--) { /* on ties the longest first */
             const char *key = part;
             if (fewest[end] + 1 >= fewest[i])
                 continue;

@@ -35,9 +35,8 @@ static shoal_status read_config(shoal_context *context, const char *label,
         const json_t *value = json_object_get(root, fields[i].key);
         const json_int_t number = json_integer_value(value);
         if (!json_is_integer(value) || number < 0 || number > INT32_MAX)
-            return sh_fail(context, SHOAL_BAD_FILE,
-                           "%s: '%s' should be there, as a whole number", label,
-                           fields[i].key);
+            return sh_fail(context, SHOAL_BAD_FILE, "%s: the integer '%s' is missing",
+                           label, fields[i].key);
         *fields[i].size = (int32_t)number;
     }
     TRY(sh_whisper_sizes_check(context, label, sizes));
@@ -53,12 +52,11 @@ static shoal_status read_config(shoal_context *context, const char *label,
                        label);
     if (json_is_true(json_object_get(root, "scale_embedding")))
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: scale_embedding is true, which no published model has",
-                       label);
+                       "%s: scale_embedding is true, which is not supported", label);
     const int64_t wide = 4 * (int64_t)sizes->audio_width;
     if (feed_forward[0] != wide || feed_forward[1] != wide)
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: its feed-forward layers are not 4 times d_model", label);
+                       "%s: its feed-forward width is not 4 times d_model", label);
     return SHOAL_OK;
 }
 
@@ -147,7 +145,7 @@ static shoal_status take_weights(shoal_context *context, const char *label,
             continue;
         if (file->tensor_count == most)
             return sh_fail(context, SHOAL_BAD_FILE,
-                           "%s: has more tensors than a model of its sizes ('%s')", label,
+                           "%s: has more tensors than a model of its size ('%s')", label,
                            sh_shown(tensor->name).text);
         int64_t index = file->tensor_count++;
         source->tensors[index] = *tensor;
@@ -177,7 +175,7 @@ static shoal_status check_special(shoal_context *context, const char *label,
         if (strcmp(name, specials[i].name) == 0 &&
             !(json_is_integer(value) && json_integer_value(value) == specials[i].id))
             return sh_fail(context, SHOAL_BAD_FILE,
-                           "%s: token %s should be number %d in a model of %d tokens",
+                           "%s: token %s must have number %d in a model of %d tokens",
                            label, name, (int)specials[i].id, (int)t->count);
     return SHOAL_OK;
 }
@@ -222,8 +220,8 @@ static shoal_status read_ids(shoal_context *context, const char *label,
         ids[i] = (int32_t)(good ? id : 0);
     }
     if (!good || !set(t, ids, (int64_t)count))
-        return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: '%s' should be a short list of tokens", label, key);
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: '%s' must be a short list of tokens",
+                       label, key);
     return SHOAL_OK;
 }
 
@@ -254,11 +252,11 @@ static shoal_status spell_tokens(shoal_context *context, const char *label,
         json_int_t id = json_integer_value(value);
         if (!json_is_integer(value) || id < 0 || id >= t->count)
             return sh_fail(context, SHOAL_BAD_FILE,
-                           "%s: token '%s' should have a number below %d", label,
+                           "%s: token '%s' must have a number below %d", label,
                            sh_shown(text).text, (int)t->count);
         if (id < t->end_of_text && spellings[id])
             return sh_fail(context, SHOAL_BAD_FILE,
-                           "%s: tokens '%s' and '%s' are both %d", label,
+                           "%s: tokens '%s' and '%s' both have number %d", label,
                            sh_shown(spellings[id]).text, sh_shown(text).text, (int)id);
         if (id < t->end_of_text)
             spellings[id] = text;
@@ -285,8 +283,8 @@ static shoal_status spell_tokens(shoal_context *context, const char *label,
             }
             if (character >= SPELLINGS || byte_of[character] < 0)
                 return sh_fail(context, SHOAL_BAD_FILE,
-                               "%s: token %d ('%s') spells no bytes", label, (int)id,
-                               sh_shown(spellings[id]).text);
+                               "%s: token %d ('%s') is not a valid spelling of bytes",
+                               label, (int)id, sh_shown(spellings[id]).text);
             bytes[filled++] = (unsigned char)byte_of[character];
         }
     }
@@ -354,10 +352,10 @@ static shoal_status take_heads(folder *f, const json_t *root, whisper_file *file
         file->alignment[i] = (decoder_head){(int32_t)l, (int32_t)h};
     }
     if (!good)
-        return sh_fail(f->context, SHOAL_BAD_FILE,
-                       "%s: 'alignment_heads' should be a short list of [layer, head] of "
-                       "the decoder",
-                       f->name);
+        return sh_fail(
+            f->context, SHOAL_BAD_FILE,
+            "%s: 'alignment_heads' must be a short list of [layer, head] of the decoder",
+            f->name);
     file->alignment_count = (int)count;
     return SHOAL_OK;
 }
@@ -396,7 +394,7 @@ shoal_status sh_hf_open(shoal_context *context, const char *path, whisper_file *
     *file = NULL;
     if (!there(&f, "config.json"))
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: is no model folder: it has no config.json", path);
+                       "%s: is not a model folder: it has no config.json", path);
     TRY(sh_json_object_read(context, f.name, LARGEST_CONFIG, &root));
     shoal_status status = read_config(context, f.name, root, &sizes);
     json_decref(root);

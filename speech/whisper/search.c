@@ -533,8 +533,8 @@ shoal_status sh_search_step(search *s) {
         if (s->jobs[number].used && !s->jobs[number].ended)
             advance_job(s, &s->jobs[number]);
     return damaged ? sh_fail(s->context, SHOAL_BAD_FILE,
-                             "the model's decoder gives NaN or infinities: its weights "
-                             "are damaged")
+                             "the decoder's outputs are NaN or infinite: the model's "
+                             "weights are damaged")
                    : SHOAL_OK;
 }
 

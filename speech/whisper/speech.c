@@ -33,9 +33,9 @@ static shoal_status parse_attention(shoal_context *context, const char *text, bo
         return status;
     shoal_attention_print(parsed, kind, sizeof kind);
     return sh_fail(context, SHOAL_INVALID,
-                   "%s takes the queries as keys, but this model has keys of its own, so "
-                   "that no sense would come of it; shoal or auto keep the words, full "
-                   "is exact; the option force runs it all the same",
+                   "%s uses the queries as keys, but this model has separate keys, so "
+                   "the text would be meaningless; use shoal or auto, which keep the "
+                   "words, or full, which is exact; the option force allows it",
                    kind);
 }
 
@@ -46,14 +46,15 @@ static const char *attention_of(const shoal_speech_options *options) {
 shoal_status shoal_speech_open(shoal_context *context, const char *path,
                                const shoal_speech_options *options,
                                shoal_speech **speech) {
-    const shoal_speech_options wanted = options ? *options : (shoal_speech_options){0};
+    shoal_speech_options wanted = shoal_speech_options_defaults();
     whisper_model *model;
     if (speech)
         *speech = NULL;
+    TRY(READ_STRUCT(context, shoal_speech_options, options, &wanted));
     if (!context || !context->kernels || !path || !speech)
         return sh_fail(
             context, SHOAL_INVALID,
-            "shoal_speech_open: an argument is NULL or the context was refused");
+            "shoal_speech_open: an argument is NULL or the context is invalid");
     if (wanted.beams < 0 || wanted.beams > SPEECH_MOST_BEAMS)
         return sh_fail(context, SHOAL_INVALID, "beams is %d: it must be from 1 to %d",
                        wanted.beams, SPEECH_MOST_BEAMS);
@@ -102,14 +103,14 @@ shoal_status shoal_speech_open(shoal_context *context, const char *path,
     if (status == SHOAL_OK)
         status = sh_search_create(made->context, made->decoder, &made->search);
     if (status != SHOAL_OK) {
-        shoal_speech_close(made);
+        shoal_speech_destroy(made);
         return status;
     }
     *speech = made;
     return SHOAL_OK;
 }
 
-void shoal_speech_close(shoal_speech *s) {
+void shoal_speech_destroy(shoal_speech *s) {
     if (!s)
         return;
     if (s->aligner)
@@ -142,25 +143,27 @@ double shoal_speech_attention_error(const shoal_speech *s) {
     return s ? sh_whisper_attention_error(s->encoder) : NAN;
 }
 
-shoal_speech_info shoal_speech_describe(const shoal_speech *s) {
+const shoal_speech_info *shoal_speech_describe(const shoal_speech *s) {
     if (!s)
-        return (shoal_speech_info){0};
+        return NULL;
+    shoal_speech_info *info = &((shoal_speech *)(uintptr_t)s)->info;
     const whisper_sizes *sizes = &s->model->file->sizes;
-    return (shoal_speech_info){.mels = sizes->mels,
-                               .frames = MEL_FRAMES,
-                               .positions = sizes->audio_positions,
-                               .width = sizes->audio_width,
-                               .heads = sizes->audio_heads,
-                               .layers = sizes->audio_layers,
-                               .text_positions = sizes->text_positions,
-                               .text_layers = sizes->text_layers,
-                               .vocabulary = sizes->vocabulary,
-                               .multilingual = s->model->file->tokens.multilingual,
-                               .precision = (int32_t)s->model->precision,
+    *info = (shoal_speech_info){.mels = sizes->mels,
+                                .frames = MEL_FRAMES,
+                                .positions = sizes->audio_positions,
+                                .width = sizes->audio_width,
+                                .heads = sizes->audio_heads,
+                                .layers = sizes->audio_layers,
+                                .text_positions = sizes->text_positions,
+                                .text_layers = sizes->text_layers,
+                                .vocabulary = sizes->vocabulary,
+                                .multilingual = s->model->file->tokens.multilingual,
+                                .precision = (int32_t)s->model->precision,
                                .bytes = s->model->bytes + s->bytes +
-                                        sh_whisper_encoder_memory(s->encoder) +
-                                        sh_decoder_memory(s->decoder) +
-                                        sh_aligner_memory(s->aligner)};
+                                         sh_whisper_encoder_memory(s->encoder) +
+                                         sh_decoder_memory(s->decoder) +
+                                         sh_aligner_memory(s->aligner)};
+    return info;
 }
 
 /* ---- The steps one by one ------------------------------------------------------- */
@@ -173,6 +176,9 @@ shoal_status shoal_speech_features(shoal_speech *s, const shoal_recording *recor
     if (!s || !features)
         return sh_fail(s ? s->context : NULL, SHOAL_INVALID,
                        "shoal_speech_features: an argument is NULL");
+    shoal_recording own = shoal_recording_defaults();
+    TRY(READ_STRUCT(s->context, shoal_recording, recording, &own));
+    recording = recording ? &own : NULL;
     if (!(begin >= 0 && begin <= 1e9))
         return sh_fail(s->context, SHOAL_INVALID, "begin is %g: it must be 0 or more",
                        begin);
@@ -216,8 +222,8 @@ shoal_status shoal_speech_logits(shoal_speech *s, const float *encoded,
     for (int64_t i = 0; i < count; i++)
         if (text[i] < 0 || text[i] >= sizes->vocabulary)
             return sh_fail(s->context, SHOAL_INVALID,
-                           "tokens[%lld] is %d: the vocabulary has %d", (long long)i,
-                           (int)text[i], (int)sizes->vocabulary);
+                           "tokens[%lld] is %d: the vocabulary has %d tokens",
+                           (long long)i, (int)text[i], (int)sizes->vocabulary);
     sh_decoder_hear(s->decoder, 0, encoded);
     sh_decoder_begin(s->decoder, 0, 0);
     for (int64_t i = 0; i < count; i++)

@@ -32,6 +32,7 @@ typedef struct {
 
 struct shoal_speech {
     shoal_context *context;
+    shoal_speech_info info; /* of the last shoal_speech_describe */
     whisper_model *model;
     whisper_encoder *encoder;
     mel *mel;

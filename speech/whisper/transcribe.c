@@ -29,8 +29,8 @@ typedef struct {
 typedef struct transcription {
     shoal_speech *speech;
     const shoal_transcribe_options *options;
-    const shoal_recording *recording;
-    shoal_segment_function *segment;
+    shoal_recording recording;
+    shoal_segment_callback segment;
     void *user;
     window_ring *ring;
     bool pieces; /* speech is found first */
@@ -101,7 +101,7 @@ static shoal_status prepare(transcription *t) {
                        t->speech->beams);
     if (options->translate && !t->speech->model->file->tokens.multilingual)
         return sh_fail(context, SHOAL_INVALID,
-                       "translate: this model knows English only");
+                       "translate: this model supports English only");
     t->rules = (window_rules){.language = -1,
                               .translate = options->translate != 0,
                               .timestamps = !options->no_timestamps,
@@ -117,10 +117,10 @@ static shoal_status prepare(transcription *t) {
     const int32_t index = sh_language_find(name ? name : "en");
     if (index < 0 || (known->multilingual && index >= known->languages))
         return sh_fail(context, SHOAL_INVALID,
-                       "language \"%s\" is not one that this model knows", name);
+                       "language \"%s\" is not supported by this model", name);
     if (!known->multilingual && strcmp(sh_language_code(index), "en") != 0)
         return sh_fail(context, SHOAL_INVALID,
-                       "language \"%s\": this model knows English only", name);
+                       "language \"%s\": this model supports English only", name);
     if (known->multilingual)
         t->rules.language = known->first_language + index;
     strncpy(t->summary.language, sh_language_code(index), sizeof t->summary.language - 1);
@@ -277,8 +277,8 @@ static shoal_status take_encoded(transcription *t, const speech_window *window,
     for (int64_t i = 0; i < (int64_t)sizes->audio_positions * sizes->audio_width; i++)
         if (!isfinite(encoded[i])) /* would only show as an empty text */
             return sh_fail(t->speech->context, SHOAL_BAD_FILE,
-                           "the model's encoder gives NaN or infinities: its weights are "
-                           "damaged");
+                           "the encoder's outputs are NaN or infinite: the model's "
+                           "weights are damaged");
     const double begun = sh_seconds();
     sh_decoder_hear(t->speech->decoder, window->slot, encoded);
     t->guessed = t->pieces && t->guessed;
@@ -446,7 +446,7 @@ static void close_recording(transcription *t) {
 }
 
 static shoal_status open_recording(transcription *t) {
-    TRY(sh_recording_open(t->speech->context, t->recording, &t->stream));
+    TRY(sh_recording_open(t->speech->context, &t->recording, &t->stream));
     if (t->pieces)
         TRY(sh_packer_create(t->speech->context, t->stream, &t->packer));
     t->begins = (double)sh_recording_first(t->stream) / AUDIO_RATE;
@@ -461,7 +461,7 @@ typedef struct {
     shoal_speech *speech;
     transcription *list; /* [count] */
     int count, ended, packed;
-    shoal_ended_function *function;
+    shoal_recording_callback function;
     void *user;
     window_ring ring;
     bool stopped; /* by the caller */
@@ -600,15 +600,19 @@ static shoal_status make_aligner(shoal_speech *speech,
                : SHOAL_OK;
 }
 
-static const shoal_transcribe_options plain = {0};
+static shoal_status cancelled(const shoal_speech *speech) {
+    return sh_fail(speech->context, SHOAL_CANCELLED, "cancelled by a callback");
+}
 
 /* Segments and progress go to `user`, the ends of recordings to `ended_user`. */
 static shoal_status transcribe(shoal_speech *speech, const shoal_recording *recordings,
                                int count, const shoal_transcribe_options *options,
-                               shoal_segment_function *segment, void *user,
-                               shoal_ended_function *ended, void *ended_user) {
+                               shoal_segment_callback segment, void *user,
+                               shoal_recording_callback ended, void *ended_user) {
+    shoal_transcribe_options own = shoal_transcribe_options_defaults();
+    TRY(READ_STRUCT(speech->context, shoal_transcribe_options, options, &own));
     transcription first = {.speech = speech,
-                           .options = options ? options : &plain,
+                           .options = &own,
                            .segment = segment,
                            .user = user};
     first.pieces = !first.options->no_vad && !first.options->published;
@@ -626,28 +630,34 @@ static shoal_status transcribe(shoal_speech *speech, const shoal_recording *reco
     status = make_ring(queue.speech, first.pieces, &queue.ring, &memory);
     for (int i = 0; i < queue.count; i++) {
         queue.list[i] = first;
-        queue.list[i].recording = &recordings[i];
         queue.list[i].ring = &queue.ring;
+        queue.list[i].recording = shoal_recording_defaults();
+        /* The caller's structs may have another size than this library's. */
+        if (status == SHOAL_OK)
+            status = READ_STRUCT(speech->context, shoal_recording,
+                                 (const char *)recordings + (size_t)i * recordings->size,
+                                 &queue.list[i].recording);
     }
     if (status == SHOAL_OK)
         status = make_aligner(queue.speech, first.options);
-    if (status == SHOAL_OK && first.pieces)
+    const bool ready = status == SHOAL_OK;
+    if (ready && first.pieces)
         run_side_by_side(&queue);
-    else if (status == SHOAL_OK)
+    else if (ready)
         run_one_by_one(&queue);
     for (int i = 0; i < queue.count; i++)
         close_recording(&queue.list[i]);
     sh_search_drop_all(queue.speech->search);
     sh_release(queue.speech->context, memory);
     sh_release(speech->context, queue.list);
-    return status;
+    return status == SHOAL_OK && queue.stopped ? cancelled(speech) : status;
 }
 
 shoal_status shoal_speech_transcribe_all(shoal_speech *speech,
                                          const shoal_recording *recordings, int count,
                                          const shoal_transcribe_options *options,
-                                         shoal_segment_function *segment,
-                                         shoal_ended_function *ended, void *user) {
+                                         shoal_segment_callback segment,
+                                         shoal_recording_callback ended, void *user) {
     if (!speech || (count > 0 && !recordings) || count < 0)
         return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
                        "shoal_speech_transcribe_all: an argument is NULL or negative");
@@ -670,7 +680,7 @@ static int keep_end(void *user, int index, shoal_status status,
 shoal_status shoal_speech_transcribe(shoal_speech *speech,
                                      const shoal_recording *recording,
                                      const shoal_transcribe_options *options,
-                                     shoal_segment_function *segment, void *user,
+                                     shoal_segment_callback segment, void *user,
                                      shoal_transcription *summary) {
     if (!speech || !recording)
         return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
@@ -680,12 +690,12 @@ shoal_status shoal_speech_transcribe(shoal_speech *speech,
         transcribe(speech, recording, 1, options, segment, user, keep_end, &end);
     if (summary)
         *summary = end.summary;
-    return status == SHOAL_OK ? end.status : status;
+    return end.status != SHOAL_OK ? end.status : status;
 }
 
 shoal_status shoal_speech_decode(shoal_speech *speech, const float *encoded,
                                  double seconds, const shoal_transcribe_options *options,
-                                 shoal_segment_function *segment, void *user,
+                                 shoal_segment_callback segment, void *user,
                                  shoal_transcription *summary) {
     if (!speech || !encoded)
         return sh_fail(speech ? speech->context : NULL, SHOAL_INVALID,
@@ -695,8 +705,10 @@ shoal_status shoal_speech_decode(shoal_speech *speech, const float *encoded,
                        "seconds is %g: it must be above 0 and at most 30", seconds);
     void *memory = NULL;
     window_ring ring;
+    shoal_transcribe_options own = shoal_transcribe_options_defaults();
+    TRY(READ_STRUCT(speech->context, shoal_transcribe_options, options, &own));
     transcription t = {.speech = speech,
-                       .options = options ? options : &plain,
+                       .options = &own,
                        .segment = segment,
                        .user = user,
                        .ring = &ring};
@@ -721,5 +733,5 @@ shoal_status shoal_speech_decode(shoal_speech *speech, const float *encoded,
     sh_release(speech->context, memory);
     if (summary)
         *summary = t.summary;
-    return status;
+    return status == SHOAL_OK && t.stopped ? cancelled(speech) : status;
 }

@@ -464,7 +464,7 @@ shoal_status sh_whisper_open(shoal_context *context, const char *path,
     shoal_status status = SHOAL_OK;
     if (sized.file->sizes.text_positions < SHORTEST_TEXT)
         status = sh_fail(context, SHOAL_BAD_FILE,
-                         "%s: the decoder has %d positions; a prompt and a text need %d",
+                         "%s: the decoder has %d positions; prompt and text need %d",
                          path, (int)sized.file->sizes.text_positions, SHORTEST_TEXT);
     choose_precision(context, precision, &sized);
     if (status == SHOAL_OK)
@@ -520,8 +520,9 @@ shoal_status sh_whisper_encoder_create(const whisper_model *model,
                                        whisper_encoder **made) {
     const int kind = (int)attention->kind;
     whisper_encoder sized = {.model = model,
-                             .measuring = kind != SHOAL_FULL && kind != SHOAL_SHOAL &&
-                                          kind != SHOAL_AUTO,
+                             .measuring = kind != SHOAL_KIND_FULL &&
+                                          kind != SHOAL_KIND_SHOAL &&
+                                          kind != SHOAL_KIND_AUTO,
                              .error = NAN,
                              .offsets = {0, model->file->sizes.audio_positions}};
     *made = NULL;

@@ -27,7 +27,7 @@ shoal_status sh_whisper_sizes_check(shoal_context *context, const char *label,
     const char *wrong = NULL;
     tokens ignored;
     if (!sh_tokens_layout(sizes->vocabulary, &ignored))
-        wrong = "its vocabulary is not 51864, 51865 or 51866 tokens";
+        wrong = "its vocabulary does not have 51864, 51865 or 51866 tokens";
     else if (sizes->audio_positions != POSITIONS)
         wrong = "its encoder does not have 1500 positions";
     else if (!within(sizes->audio_width, 1, WIDEST) ||
@@ -42,7 +42,7 @@ shoal_status sh_whisper_sizes_check(shoal_context *context, const char *label,
     else if (!within(sizes->text_positions, 8, LONGEST))
         wrong = "its decoder's positions are not between 8 and 4096";
     else if (sizes->mels != 80 && sizes->mels != 128)
-        wrong = "it does not take 80 or 128 mel bands";
+        wrong = "its number of mel bands is not 80 or 128";
     return wrong ? sh_fail(context, SHOAL_BAD_FILE, "%s: %s", label, wrong) : SHOAL_OK;
 }
 
@@ -107,8 +107,8 @@ shoal_status sh_whisper_tensors_check(shoal_context *context, const char *label,
     const int64_t decoder = ONCE + (int64_t)sizes->audio_layers * ENCODER_BLOCK;
     for (int64_t i = 1; i < count; i++)
         if (strcmp(sorted[i - 1].name, sorted[i].name) == 0)
-            return sh_fail(context, SHOAL_BAD_FILE, "%s: tensor '%s' is there twice",
-                           label, sh_shown(sorted[i].name).text);
+            return sh_fail(context, SHOAL_BAD_FILE, "%s: duplicate tensor '%s'", label,
+                           sh_shown(sorted[i].name).text);
     for (int64_t i = 0; i < expected; i++) {
         const bool decodes = i >= decoder;
         const int64_t at = i - (decodes ? decoder : ONCE);
@@ -136,18 +136,18 @@ shoal_status sh_whisper_tensors_check(shoal_context *context, const char *label,
         if (!sh_file_tensor_has_shape(tensor, rank, shape))
             return sh_fail(
                 context, SHOAL_BAD_FILE,
-                "%s: tensor '%s' does not have the shape that the sizes ask for", label,
-                name);
+                "%s: tensor '%s' does not have the shape given by the model's sizes",
+                label, name);
         if (tensor->dtype != DTYPE_F32 && tensor->dtype != DTYPE_F16 &&
             tensor->dtype != DTYPE_BF16 &&
             !(dtype_is_quantised(tensor->dtype) && rank == 2))
             return sh_fail(context, SHOAL_BAD_FILE,
-                           "%s: tensor '%s' is %s; it should be F32, F16 or BF16", label,
-                           name, sh_dtype_name(tensor->dtype));
+                           "%s: tensor '%s' is %s; F32, F16 and BF16 are supported",
+                           label, name, sh_dtype_name(tensor->dtype));
     }
     if (count != expected)
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: has %lld tensors; a model of its sizes has %lld", label,
+                       "%s: has %lld tensors; a model of its size has %lld", label,
                        (long long)count, (long long)expected);
     return SHOAL_OK;
 }
@@ -239,7 +239,7 @@ static bool take_int(cursor *file, int32_t *value) {
 
 static shoal_status cut_short(const cursor *file, const char *where) {
     return sh_fail(file->context, SHOAL_BAD_FILE,
-                   "%s: ends within its %s; the file was cut short", file->label, where);
+                   "%s: is truncated in its %s; copy it again", file->label, where);
 }
 
 /* ---- Types ------------------------------------------------------------------------ */
@@ -262,11 +262,10 @@ static shoal_status refuse_type(const cursor *file, const char *what, const char
     if (!name)
         return sh_fail(file->context, SHOAL_BAD_FILE, "%s: %s has the unknown type %d",
                        file->label, what, (int)number);
-    return sh_fail(
-        file->context, SHOAL_BAD_FILE,
-        "%s: %s is quantised as %s; Shoal reads F32, F16, Q4_0, Q4_1, Q5_0, Q5_1 "
-        "and Q8_0",
-        file->label, what, name);
+    return sh_fail(file->context, SHOAL_BAD_FILE,
+                   "%s: %s is quantised as %s; supported are F32, F16, Q4_0, Q4_1, Q5_0, "
+                   "Q5_1 and Q8_0",
+                   file->label, what, name);
 }
 
 /* ---- Header ----------------------------------------------------------------------- */
@@ -308,9 +307,8 @@ static shoal_status read_header(cursor *file, whisper_sizes *sizes,
         return cut_short(file, "mel filters");
     if (mels != sizes->mels || bins != MEL_BINS)
         return sh_fail(file->context, SHOAL_BAD_FILE,
-                       "%s: its mel filters are %d x %d and should be %d x %d",
-                       file->label, (int)mels, (int)bins, (int)sizes->mels,
-                       (int)MEL_BINS);
+                       "%s: its mel filters are %d x %d instead of %d x %d", file->label,
+                       (int)mels, (int)bins, (int)sizes->mels, (int)MEL_BINS);
     const size_t count = (size_t)mels * MEL_BINS;
     *filters = take(file, count * sizeof(float));
     if (!*filters)
@@ -320,7 +318,7 @@ static shoal_status read_header(cursor *file, whisper_sizes *sizes,
         memcpy(&value, *filters + i * sizeof value, sizeof value);
         if (!(fabsf(value) <= 1.0f))
             return sh_fail(file->context, SHOAL_BAD_FILE,
-                           "%s: a mel filter has a weight beyond 1", file->label);
+                           "%s: a mel filter has a weight above 1", file->label);
     }
     return SHOAL_OK;
 }
@@ -333,8 +331,8 @@ static shoal_status measure_tokens(cursor *file, const tokens *t, size_t *bytes)
         return cut_short(file, "tokens");
     if (count < t->end_of_text || count > t->count)
         return sh_fail(file->context, SHOAL_BAD_FILE,
-                       "%s: has %d tokens and should have %d to %d", file->label,
-                       (int)count, (int)t->end_of_text, (int)t->count);
+                       "%s: has %d tokens instead of %d to %d", file->label, (int)count,
+                       (int)t->end_of_text, (int)t->count);
     for (int32_t id = 0; id < count; id++) {
         if (!take_int(file, &length))
             return cut_short(file, "tokens");
@@ -345,8 +343,8 @@ static shoal_status measure_tokens(cursor *file, const tokens *t, size_t *bytes)
         *bytes += id < t->end_of_text ? (size_t)length : 0;
     }
     if (*bytes > UINT32_MAX)
-        return sh_fail(file->context, SHOAL_BAD_FILE, "%s: its tokens have over 4 GB",
-                       file->label);
+        return sh_fail(file->context, SHOAL_BAD_FILE,
+                       "%s: its tokens have more than 4 GB", file->label);
     return SHOAL_OK;
 }
 
@@ -364,7 +362,7 @@ static shoal_status read_tensor(cursor *file, char name[WEIGHT_NAME],
         return cut_short(file, "tensors");
     if (rank < 1 || rank > LARGEST_RANK)
         return sh_fail(file->context, SHOAL_BAD_FILE,
-                       "%s: tensor %s has %d dimensions; 1 to 4 are possible",
+                       "%s: tensor %s has %d dimensions; 1 to 4 are supported",
                        file->label, name, (int)rank);
     for (int32_t i = rank - 1; i >= 0; i--) { /* the innermost comes first */
         if (!take_int(file, &size))
@@ -385,8 +383,8 @@ static shoal_status read_tensor(cursor *file, char name[WEIGHT_NAME],
     if (!bytes)
         return cut_short(file, "tensors");
     if (memchr(bytes, 0, (size_t)length))
-        return sh_fail(file->context, SHOAL_BAD_FILE, "%s: tensor %s has a 0 in its name",
-                       file->label, name);
+        return sh_fail(file->context, SHOAL_BAD_FILE,
+                       "%s: tensor %s has a NUL byte in its name", file->label, name);
     memcpy(name, bytes, (size_t)length);
     name[length] = 0;
     snprintf(what, sizeof what, "tensor '%s'", sh_shown(name).text);
@@ -403,7 +401,7 @@ static shoal_status read_tensor(cursor *file, char name[WEIGHT_NAME],
     if (!sh_dtype_bytes(tensor->dtype, rank, tensor->shape, &elements, &tensor->bytes) ||
         tensor->bytes > left(file))
         return sh_fail(file->context, SHOAL_BAD_FILE,
-                       "%s: %s is larger than the rest of the file; is it cut short?",
+                       "%s: %s is larger than the rest of the file; is it truncated?",
                        file->label, what);
     tensor->data = take(file, tensor->bytes);
     return SHOAL_OK;
@@ -416,7 +414,7 @@ static shoal_status read_tensors(cursor *file, whisper_file *model) {
         const int64_t index = model->tensor_count;
         if (index == most)
             return sh_fail(file->context, SHOAL_BAD_FILE,
-                           "%s: has more than the %lld tensors of a model of its sizes",
+                           "%s: has more than the %lld tensors of a model of its size",
                            file->label, (long long)most);
         snprintf(source->names[index], WEIGHT_NAME, "number %lld", (long long)index);
         TRY(read_tensor(file, source->names[index], &source->tensors[index]));
@@ -482,7 +480,7 @@ shoal_status sh_whisper_file_open(shoal_context *context, const char *path,
         char folder[PATH_MAX];
         int length = snprintf(folder, sizeof folder, "%.*s.", (int)folder_length, path);
         if (length < 0 || (size_t)length >= sizeof folder)
-            return sh_fail(context, SHOAL_IO, "%s: the name is too long", path);
+            return sh_fail(context, SHOAL_IO, "%s: the path is too long", path);
         return sh_hf_open(context, folder, file);
     }
     file_map map;

@@ -1,4 +1,4 @@
-/* Arrays in malloc's memory: growing, searching, freeing. */
+/* Arrays allocated by malloc: growing, searching, freeing. */
 #ifndef SHOAL_SPEECH_WORDS_GROW_H
 #define SHOAL_SPEECH_WORDS_GROW_H
 
@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Room for `wanted` elements of the array whose address lies at `array`: twice as many as
-   there were, and some. false: out of memory, and all is as it was. */
+/* Makes room for `wanted` elements of the array whose address is at `array`, at least
+   doubling it. Returns false if out of memory, with everything unchanged. */
 static inline bool grow(void *array, int64_t *room, int64_t wanted, size_t element) {
     void *block;
     if (wanted <= *room)
@@ -23,7 +23,7 @@ static inline bool grow(void *array, int64_t *room, int64_t wanted, size_t eleme
     return true;
 }
 
-/* Where `wanted` is in list[low] to list[high - 1], which rise; -1: nowhere. */
+/* Index of `wanted` in the increasing list[low] to list[high - 1], or -1. */
 static inline int64_t find_rising(const int32_t *list, int64_t low, int64_t high,
                                   int32_t wanted) {
     const int64_t end = high;
@@ -42,7 +42,7 @@ static inline void free_blocks(void *const *blocks, size_t count) {
         free(blocks[i]);
 }
 
-/* Frees all of the pointers. */
+/* Frees all pointers. */
 #define FREE_ALL(...)                                                                    \
     free_blocks((void *const[]){__VA_ARGS__},                                            \
                 sizeof((void *const[]){__VA_ARGS__}) / sizeof(void *))

@@ -1,4 +1,4 @@
-/* Lexicons: lines of a word and its phones, as Kaldi and CMUdict keep them. */
+/* Lexicons: lines of a word and its phones, in the format of Kaldi and CMUdict. */
 #define _GNU_SOURCE
 #include "speech/words/lexicon.h"
 
@@ -17,16 +17,16 @@ typedef struct {
 } field;
 
 typedef struct {
-    size_t word;              /* where it stands in the text */
-    int64_t order;            /* among the lines of all files */
-    int64_t phone, phone_end; /* in `phones` */
+    size_t word;              /* offset in the text */
+    int64_t order;            /* index among the lines of all files */
+    int64_t phone, phone_end; /* range in `phones` */
 } entry;
 
 enum { SLOTS = 2 * LEXICON_PHONES };
 
 struct lexicon_draft {
     shoal_context *context;
-    bool keep_stress, given; /* given: the phones are, and no others are good */
+    bool keep_stress, given; /* given: the set of phones is fixed */
     char silence[LEXICON_PHONE];
     char *text;
     size_t text_size;
@@ -35,10 +35,10 @@ struct lexicon_draft {
     int64_t entry_count, entry_room;
     int32_t *phones; /* of all entries */
     int64_t phone_size, phone_room;
-    char (*names)[LEXICON_PHONE]; /* [LEXICON_PHONES], in the order they came */
+    char (*names)[LEXICON_PHONE]; /* [LEXICON_PHONES], in order of first use */
     int32_t name_count;
-    int32_t slots[SLOTS]; /* 0: free; else the number of a name, from 1 */
-    /* The file that is read: */
+    int32_t slots[SLOTS]; /* 0 if free; otherwise the number of a name, from 1 */
+    /* The current file: */
     const char *file;
     int64_t line;
     bool probabilities;
@@ -54,8 +54,8 @@ static bool is_space(char c) {
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* The next field of the line that goes on at *at; length 0: there is none. What begins
-   with '#' behind the word is a comment. */
+/* The next field of the line at *at; length 0 if there is none. A '#' after the word
+   begins a comment. */
 static field next_field(const char **at, const char *end, bool first) {
     while (*at < end && is_space(**at))
         ++*at;
@@ -75,14 +75,14 @@ static bool is_comment(const char *at, const char *end) {
                          : end - at == 2 && memcmp(at, "##", 2) == 0;
 }
 
-/* The end of the line at `at`; of one that is too long, a place that is too far. */
+/* The end of the line at `at`; beyond the limit if the line is too long. */
 static const char *line_end(const char *at, const char *end) {
     const char *last = end - at > LEXICON_LINE ? at + LEXICON_LINE + 1 : end;
     const char *found = memchr(at, '\n', (size_t)(last - at));
     return found ? found : last;
 }
 
-/* A number above 0, up to 1. *plain: it could as well be a name. */
+/* A number above 0, up to 1. *plain: it could also be a name. */
 static bool is_probability(field f, bool *plain) {
     char text[32];
     double value;
@@ -105,7 +105,7 @@ static shoal_status refuse(const lexicon_draft *draft, const char *what, field f
 
 /* ---- Phones ------------------------------------------------------------------------ */
 
-/* The slot of a name, or the free one where it belongs. */
+/* The slot of a name, or the free slot for it. */
 static int32_t *slot_of(lexicon_draft *draft, const char *name, size_t length) {
     uint64_t sum = 14695981039346656037u;
     for (size_t i = 0; i < length; i++)
@@ -118,7 +118,7 @@ static int32_t *slot_of(lexicon_draft *draft, const char *name, size_t length) {
     }
 }
 
-/* The number of a name, which is put there where it is new; -1: too many. */
+/* The number of a name, which is added if it is new; -1 if there are too many. */
 static int32_t name_number(lexicon_draft *draft, const char *name, size_t length) {
     int32_t *slot = slot_of(draft, name, length);
     if (*slot == 0) {
@@ -133,20 +133,20 @@ static int32_t name_number(lexicon_draft *draft, const char *name, size_t length
 
 static shoal_status add_phone(lexicon_draft *draft, field f) {
     bool plain = true;
-    /* The vowels of ARPAbet carry their stress, 0 to 2. */
+    /* ARPAbet vowels carry a stress digit, 0 to 2. */
     const bool stressed = f.length == 3 && strchr("AEIOUaeiou", f.text[0]) &&
                           ((f.text[1] | 32) >= 'a' && (f.text[1] | 32) <= 'z') &&
                           f.text[2] >= '0' && f.text[2] <= '2';
     const size_t length = stressed && !draft->keep_stress ? 2 : f.length;
     if (length >= LEXICON_PHONE)
-        return refuse(draft, "... is longer than 63 bytes: that is no phone", f);
+        return refuse(draft, "... is longer than 63 bytes, the maximum for a phone", f);
     if (is_probability(f, &plain) && !plain)
         return refuse(draft,
-                      " is no phone; probabilities stand behind the word, one in every "
+                      " is not a phone; probabilities must follow the word, in every "
                       "line or in none",
                       f);
     if (draft->given && *slot_of(draft, f.text, length) == 0)
-        return refuse(draft, " is no phone of the model", f);
+        return refuse(draft, " is not a phone of the model", f);
     const int32_t number = name_number(draft, f.text, length);
     if (number < 0)
         return refuse(draft, ": there are more than 4096 phones; is this a lexicon?", f);
@@ -164,9 +164,9 @@ static shoal_status add_line(lexicon_draft *draft, const char *at, const char *e
     if (end - at > LEXICON_LINE)
         return refuse(draft, "is longer than 65536 bytes", none);
     if (sh_utf8_has_controls(at, (size_t)(end - at)))
-        return refuse(draft, "has bytes that are no text", none);
+        return refuse(draft, "contains control characters", none);
     if (!sh_utf8_valid(at, (size_t)(end - at)))
-        return refuse(draft, "is no UTF-8; iconv -f latin1 -t utf-8 may make it so",
+        return refuse(draft, "is not UTF-8; iconv -f latin1 -t utf-8 may convert it",
                       none);
     if (is_comment(at, end))
         return SHOAL_OK;
@@ -214,7 +214,7 @@ shoal_status sh_lexicon_add(lexicon_draft *draft, const char *name, const char *
     draft->line = 0;
     if (size >= 3 && memcmp(bytes, "\xef\xbb\xbf", 3) == 0)
         bytes += 3;
-    /* Whether a probability stands behind the word in every line, as in lexiconp.txt. */
+    /* Whether every line has a probability after the word, as in lexiconp.txt. */
     bool all = true, surely = false, plain;
     for (const char *at = bytes; at < end && all; at = stop + 1) {
         const char *rest = at;
@@ -248,7 +248,7 @@ static int fold(char c) {
     return (unsigned char)(c >= 'A' && c <= 'Z' ? c + 32 : c);
 }
 
-/* By letters in lower case. */
+/* Case-insensitive. */
 static int compare_folded(const char *a, const char *b) {
     while (*a && fold(*a) == fold(*b))
         a++, b++;
@@ -266,11 +266,11 @@ static int compare_names(const void *a, const void *b) {
     return strcmp(a, b);
 }
 
-/* Phones in the order of strcmp unless they were given, the silence at the end; the
-   entries' phones follow. */
+/* Sorts phones by strcmp unless they were given, with silence last; renumbers the
+   entries' phones. */
 static bool sort_phones(lexicon_draft *draft, shoal_lexicon *made) {
     const int32_t silence = name_number(draft, draft->silence, strlen(draft->silence));
-    const int32_t count = draft->name_count; /* it was there */
+    const int32_t count = draft->name_count; /* it exists already */
     int32_t *moved = calloc((size_t)count + 1, sizeof *moved);
     made->names = calloc((size_t)count + 1, sizeof *made->names);
     made->phone_count = count;
@@ -292,11 +292,11 @@ static bool sort_phones(lexicon_draft *draft, shoal_lexicon *made) {
     return true;
 }
 
-/* ---- The whole --------------------------------------------------------------------- */
+/* ---- Finishing -------------------------------------------------------------------- */
 
 lexicon_draft *sh_lexicon_begin(shoal_context *context,
                                 const shoal_lexicon_options *options) {
-    static const shoal_lexicon_options defaults;
+    const shoal_lexicon_options defaults = shoal_lexicon_options_defaults();
     lexicon_draft *draft = calloc(1, sizeof *draft);
     const shoal_lexicon_options *o = options ? options : &defaults;
     const char *silence = o->silence ? o->silence : "SIL";
@@ -312,15 +312,16 @@ lexicon_draft *sh_lexicon_begin(shoal_context *context,
     snprintf(draft->silence, sizeof draft->silence, "%s", silence);
     shoal_status status = SHOAL_OK;
     if (strlen(silence) == 0 || strlen(silence) >= LEXICON_PHONE)
-        status =
-            sh_fail(context, SHOAL_INVALID, "the silence's name is empty or too long");
+        status = sh_fail(context, SHOAL_INVALID,
+                         "the name of the silence is empty or too long");
     for (int64_t i = 0; i < o->phone_count && status == SHOAL_OK; i++) {
         const char *name = o->phones[i];
         const size_t length = name ? strlen(name) : 0;
         if (length == 0 || length >= LEXICON_PHONE || i >= LEXICON_PHONES - 1 ||
             name_number(draft, name, length) != i)
             status = sh_fail(context, SHOAL_INVALID,
-                             "phone %lld is empty, too long, there twice or one too many",
+                             "phone %lld is empty, too long, a duplicate, or beyond the "
+                             "maximum number",
                              (long long)i);
     }
     if (status != SHOAL_OK) {
@@ -346,7 +347,7 @@ static shoal_status finish(lexicon_draft *draft, shoal_lexicon *made) {
     made->context = draft->context;
     if (draft->entry_count == 0 || draft->entry_count > INT32_MAX)
         return sh_fail(draft->context, SHOAL_BAD_FILE,
-                       "%s: the lexicon has no words, or more than 2147483647",
+                       "%s: the lexicon must have 1 to 2147483647 words",
                        draft->file ? sh_shown(draft->file).text : "no file");
     if (!sort_phones(draft, made))
         return no_memory(draft->context);
@@ -362,7 +363,7 @@ static shoal_status finish(lexicon_draft *draft, shoal_lexicon *made) {
             made->first[made->word_count] = made->pronunciation_count;
             made->words[made->word_count++] = word;
         }
-        /* The pronunciation joins its word's, unless it is there. */
+        /* Adds the pronunciation to its word, unless it is a duplicate. */
         const int32_t *phones = draft->phones + draft->entries[i].phone;
         const int64_t count = draft->entries[i].phone_end - draft->entries[i].phone;
         const int64_t at = made->pronunciation_count;
@@ -386,6 +387,8 @@ static shoal_status finish(lexicon_draft *draft, shoal_lexicon *made) {
     made->first[made->word_count] = made->pronunciation_count;
     qsort_r(made->folded, (size_t)made->word_count, sizeof *made->folded, compare_words,
             made);
+    made->info = (shoal_lexicon_info){made->word_count, made->pronunciation_count,
+                                      made->phone_count, made->phone_count - 1};
     return SHOAL_OK;
 }
 
@@ -399,7 +402,7 @@ shoal_status sh_lexicon_end(lexicon_draft *draft, shoal_status status,
         if (status == SHOAL_OK)
             *lexicon = made;
         else
-            shoal_lexicon_close(made);
+            shoal_lexicon_destroy(made);
     }
     FREE_ALL(draft->names, draft->text, draft->entries, draft->phones, draft);
     return status;
@@ -410,11 +413,13 @@ shoal_status shoal_lexicon_open(shoal_context *context, const char *const *paths
                                 shoal_lexicon **lexicon) {
     if (lexicon)
         *lexicon = NULL;
+    shoal_lexicon_options own = shoal_lexicon_options_defaults();
+    TRY(READ_STRUCT(context, shoal_lexicon_options, options, &own));
     if (!context || !paths || count < 1 || !lexicon ||
-        (options && options->phone_count > 0 && !options->phones))
+        (own.phone_count > 0 && !own.phones))
         return sh_fail(context, SHOAL_INVALID,
                        "context, paths, phones or lexicon is NULL, or there is no path");
-    lexicon_draft *draft = sh_lexicon_begin(context, options);
+    lexicon_draft *draft = sh_lexicon_begin(context, &own);
     shoal_status status = draft ? SHOAL_OK : SHOAL_INVALID;
     for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
         file_map map = {0};
@@ -450,20 +455,17 @@ shoal_status shoal_lexicon_open_list(shoal_context *context, const char *files,
     return status;
 }
 
-void shoal_lexicon_close(shoal_lexicon *lexicon) {
+void shoal_lexicon_destroy(shoal_lexicon *lexicon) {
     if (!lexicon)
         return;
     FREE_ALL(lexicon->text, lexicon->words, lexicon->folded, lexicon->first,
              lexicon->begin, lexicon->phones, lexicon->names, lexicon);
 }
 
-/* ---- Asking ------------------------------------------------------------------------ */
+/* ---- Lookup ----------------------------------------------------------------------- */
 
-shoal_lexicon_info shoal_lexicon_describe(const shoal_lexicon *lexicon) {
-    if (!lexicon)
-        return (shoal_lexicon_info){0};
-    return (shoal_lexicon_info){lexicon->word_count, lexicon->pronunciation_count,
-                                lexicon->phone_count, lexicon->phone_count - 1};
+const shoal_lexicon_info *shoal_lexicon_describe(const shoal_lexicon *lexicon) {
+    return lexicon ? &lexicon->info : NULL;
 }
 
 const char *shoal_lexicon_phone(const shoal_lexicon *lexicon, int64_t phone) {
@@ -476,7 +478,7 @@ const char *shoal_lexicon_word(const shoal_lexicon *lexicon, int64_t word) {
     return there ? lexicon->words[word] : NULL;
 }
 
-/* The first of the words, in the order of `folded` or their own, that is not before. */
+/* The first word that is not before the text, in the order of `folded` or of strcmp. */
 static int64_t lower_bound(const shoal_lexicon *lexicon, const char *text, bool folded) {
     int64_t low = 0, high = lexicon->word_count;
     while (low < high) {

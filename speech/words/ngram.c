@@ -20,7 +20,7 @@ const char *sh_ngram_text(const shoal_ngram *model, int32_t word) {
     return model->letters + model->texts[word];
 }
 
-/* Where the word is in the table, or where it would be. */
+/* The slot of the word, or the free slot for it. */
 static uint32_t find_place(const shoal_ngram *model, const char *text, size_t length) {
     uint32_t hash = 2166136261u;
     for (size_t i = 0; i < length; i++)
@@ -94,7 +94,7 @@ static int32_t shorter_of(const shoal_ngram *model, int level, int64_t entry) {
     return level == 2 ? 1 + own->words[entry] : own->shorter[entry];
 }
 
-/* The state that an entry leads to. */
+/* The state after an entry. */
 static int32_t state_of(const shoal_ngram *model, int level, int64_t entry) {
     return level == model->order ? shorter_of(model, level, entry)
                                  : model->first_states[level] + (int32_t)entry;
@@ -134,7 +134,7 @@ float sh_ngram_step(const shoal_ngram *model, int32_t state, int32_t word,
     return sum;
 }
 
-/* ---- Making one -------------------------------------------------------------------- */
+/* ---- Creation --------------------------------------------------------------------- */
 
 shoal_status sh_ngram_create(shoal_context *context, int order, shoal_ngram **made) {
     *made = calloc(1, sizeof **made);
@@ -145,7 +145,7 @@ shoal_status sh_ngram_create(shoal_context *context, int order, shoal_ngram **ma
     return grow_table(*made) ? SHOAL_OK : sh_ngram_no_memory(context);
 }
 
-void shoal_ngram_close(shoal_ngram *model) {
+void shoal_ngram_destroy(shoal_ngram *model) {
     if (!model)
         return;
     for (int i = 0; i <= NGRAM_MOST_ORDER; i++) {
@@ -219,11 +219,11 @@ shoal_status sh_ngram_level_end(shoal_ngram *model, int level) {
         level == 1 ? 1 : model->first_states[level - 1] + model->levels[level - 1].count;
     if (first + model->levels[level].count > INT32_MAX)
         return sh_fail(model->context, SHOAL_BAD_FILE,
-                       "the language model has over 2^31 n-grams");
+                       "the language model has more than 2^31 n-grams");
     model->first_states[level] = (int32_t)first;
     if (level > 2) {
-        /* The states without the first word, from those of the entries one level below.
-           */
+        /* States without the first word, found from those of the entries one level
+           below. */
         ngram_level *own = &model->levels[level];
         const ngram_level *below = &model->levels[level - 1];
         for (int64_t context = 0; context < below->count; context++)
@@ -251,7 +251,7 @@ shoal_status sh_ngram_finish(shoal_ngram *model, const char *label) {
     if (model->begin >= 0 && model->end >= 0)
         return SHOAL_OK;
     return sh_fail(model->context, SHOAL_BAD_FILE,
-                   "%s: has no %s; a language model of sentences has <s> and </s>", label,
+                   "%s: has no %s; a language model needs the words <s> and </s>", label,
                    model->begin < 0 ? "<s>" : "</s>");
 }
 
@@ -264,7 +264,7 @@ shoal_status shoal_ngram_open(shoal_context *context, const char *path,
     int file;
     if (!context || !path || !ngram)
         return sh_fail(context, SHOAL_INVALID, "a language model needs %s",
-                       !path ? "a path" : "somewhere to go");
+                       !path ? "a path" : "a place for the model");
     *ngram = NULL;
     TRY(sh_file_open(context, path, &file, &size));
     const ssize_t got = size < 0 ? 0 : read(file, head, sizeof head);
@@ -281,13 +281,15 @@ shoal_status shoal_ngram_open(shoal_context *context, const char *path,
     if (status == SHOAL_OK)
         status = sh_ngram_finish(*ngram, path);
     if (status != SHOAL_OK) {
-        shoal_ngram_close(*ngram);
+        shoal_ngram_destroy(*ngram);
         *ngram = NULL;
     }
     return status;
 }
 
-shoal_ngram_info shoal_ngram_describe(const shoal_ngram *ngram) {
+const shoal_ngram_info *shoal_ngram_describe(const shoal_ngram *ngram) {
+    if (!ngram)
+        return NULL;
     shoal_ngram_info info = {.order = ngram->order, .words = ngram->word_count};
     info.bytes = (size_t)ngram->letter_room + sizeof(int64_t) * (size_t)ngram->text_room +
                  sizeof(int32_t) * ngram->table_size;
@@ -298,7 +300,9 @@ shoal_ngram_info shoal_ngram_describe(const shoal_ngram *ngram) {
         info.ngrams += level->count;
         info.bytes += each * (size_t)level->count;
     }
-    return info;
+    shoal_ngram_info *kept = &((shoal_ngram *)(uintptr_t)ngram)->info;
+    *kept = info;
+    return kept;
 }
 
 int64_t shoal_ngram_word(const shoal_ngram *ngram, const char *text) {

@@ -1,6 +1,6 @@
-/* Language models from ARPA text, plain or compressed by gzip: read line by line, so that
-   neither a large file nor a long line takes memory, and checked: counts, numbers, words
-   and n-grams that are there twice, n-grams whose beginning is not there. */
+/* Language models from ARPA text, plain or compressed by gzip: read line by line, so
+   that memory does not depend on the file or its lines, and checked: counts, numbers,
+   duplicate words and n-grams, n-grams whose prefix is missing. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdarg.h>
@@ -28,21 +28,21 @@ enum {
 typedef struct {
     shoal_context *context;
     const char *label;
-    gzFile file; /* NULL: memory */
+    gzFile file; /* NULL for memory */
     const char *memory;
     size_t left;
     char *buffer; /* [BUFFER + 1] */
     size_t at, filled;
     bool ended;
-    int32_t number; /* of the line, from 1 */
+    int32_t number; /* line number, from 1 */
     shoal_ngram *model;
-    int64_t counts[NGRAM_MOST_ORDER + 1]; /* that the header tells */
-    /* The section that is read: */
+    int64_t counts[NGRAM_MOST_ORDER + 1]; /* from the header */
+    /* The current section: */
     int level;
     ngram_record *records; /* [room] */
     int64_t count, room;
-    int32_t last[NGRAM_MOST_ORDER]; /* words of the n-gram before, and its context's */
-    int64_t context_entry;          /* entry; -1: there is none yet */
+    int32_t last[NGRAM_MOST_ORDER]; /* words of the previous n-gram */
+    int64_t context_entry;          /* entry of its context; -1 if unknown */
 } arpa;
 
 static shoal_status bad(const arpa *a, const char *format, ...)
@@ -61,8 +61,8 @@ static bool is_blank(char c) {
     return c == ' ' || c == '\t' || c == '\r';
 }
 
-/* The next line that is not empty, without blanks around it, until the next call; NULL
-   after the last. */
+/* Returns the next nonempty line without surrounding blanks, valid until the next call;
+   NULL after the last. */
 static shoal_status next_line(arpa *a, char **line) {
     for (;;) {
         char *start = a->buffer + a->at;
@@ -73,7 +73,7 @@ static shoal_status next_line(arpa *a, char **line) {
             return bad(a, "is longer than %d bytes", LONGEST_LINE);
         }
         if (!end && !a->ended) {
-            /* More bytes into the rest of the buffer. */
+            /* Refills the buffer. */
             memmove(a->buffer, a->buffer + a->at, a->filled - a->at);
             a->filled -= a->at;
             a->at = 0;
@@ -84,8 +84,8 @@ static shoal_status next_line(arpa *a, char **line) {
                 int error = 0;
                 const char *message = gzerror(a->file, &error);
                 if (read < 0 || (read == 0 && error != Z_OK && error != Z_STREAM_END))
-                    return bad(a, "cannot be read on: %s",
-                               error == Z_ERRNO ? "an error of input" : message);
+                    return bad(a, "cannot read further: %s",
+                               error == Z_ERRNO ? "input error" : message);
                 got = (size_t)read;
             } else {
                 got = a->left < room ? a->left : room;
@@ -104,13 +104,13 @@ static shoal_status next_line(arpa *a, char **line) {
         a->number++;
         a->at += length + (end != NULL);
         if (memchr(start, 0, length))
-            return bad(a, "has bytes that are no text");
+            return bad(a, "contains control characters");
         end = start + length;
         while (end > start && is_blank(end[-1]))
             end--;
         while (start < end && is_blank(*start))
             start++;
-        *end = 0; /* the buffer has a byte more */
+        *end = 0; /* the buffer has one more byte */
         *line = start;
         if (start < end)
             return SHOAL_OK;
@@ -124,8 +124,8 @@ static shoal_status no_end(arpa *a, const char *what) {
 
 /* ---- Numbers ----------------------------------------------------------------------- */
 
-/* Log to base 10 to natural; -inf, as some write it for what never comes, is -99. Plain
-   decimals are read at once, all else by the C library. */
+/* Converts log10 to natural; -inf, which some files use for impossible events, is -99.
+   Plain decimals are parsed directly, others by the C library. */
 static bool read_log(const char *text, double highest, float *value) {
     static const double powers[] = {1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9};
     const char *at = text + (*text == '-');
@@ -151,12 +151,13 @@ static bool read_log(const char *text, double highest, float *value) {
 
 /* ---- The header -------------------------------------------------------------------- */
 
-/* Up to the line of the first section, which is left in *line. */
+/* Reads up to the first section, whose line is returned in *line. */
 static shoal_status read_header(arpa *a, int *order, char **line) {
     do {
         TRY(next_line(a, line));
         if (!*line)
-            return no_end(a, "a line \\data\\: it is no language model in ARPA's form");
+            return no_end(a,
+                          "a line \\data\\: it is not a language model in ARPA format");
     } while (strcmp(*line, "\\data\\") != 0);
     for (*order = 0;; ++*order) {
         int64_t level = 0, count = 0;
@@ -165,35 +166,36 @@ static shoal_status read_header(arpa *a, int *order, char **line) {
         if (!*line)
             return no_end(a, "\\1-grams:");
         if ((*line)[0] == '\\')
-            return *order > 0 ? SHOAL_OK : bad(a, "there are no counts before this");
-        /* "ngram 2=31"; *order is how many there are so far. */
+            return *order > 0 ? SHOAL_OK : bad(a, "counts must come before this");
+        /* "ngram 2=31"; *order is the number of counts so far. */
         if (strlen(*line) > 40 ||
             sscanf(*line, "ngram %9" SCNd64 " = %12" SCNd64 "%n", &level, &count, &end) <
                 2 ||
             (*line)[end])
-            return bad(a, "'%s' is not of the form ngram 1=5", sh_shown(*line).text);
+            return bad(a, "'%s' does not have the form ngram 1=5", sh_shown(*line).text);
         if (level != *order + 1)
-            return bad(a, "counts of %d-grams are expected here", *order + 1);
+            return bad(a, "the count of %d-grams is expected here", *order + 1);
         if (level > NGRAM_MOST_ORDER)
-            return bad(a, "n-grams of more than %d words are not read", NGRAM_MOST_ORDER);
+            return bad(a, "n-grams of more than %d words are not supported",
+                       NGRAM_MOST_ORDER);
         if (count < 0 || count > INT32_MAX - 2 || (level == 1 && count == 0))
-            return bad(a, "%lld n-grams cannot be", (long long)count);
+            return bad(a, "%lld is not a valid number of n-grams", (long long)count);
         a->counts[level] = count;
     }
 }
 
 /* ---- Sections ---------------------------------------------------------------------- */
 
-/* The numbers of the record's words, of which 1-grams are where they come first. */
+/* Finds the indices of the record's words, which 1-grams define. */
 static shoal_status find_words(arpa *a, char **texts, ngram_record *record) {
     int32_t words[NGRAM_MOST_ORDER];
     if (a->level == 1) {
         const size_t length = strlen(texts[0]);
         if (length > NGRAM_MOST_LETTERS)
-            return bad(a, "a word of over %d bytes", NGRAM_MOST_LETTERS);
+            return bad(a, "a word has more than %d bytes", NGRAM_MOST_LETTERS);
         record->word = sh_ngram_add_word(a->model, texts[0], length);
         if (record->word == -1)
-            return bad(a, "the word '%s' is there twice", sh_shown(texts[0]).text);
+            return bad(a, "duplicate word '%s'", sh_shown(texts[0]).text);
         return record->word >= 0 ? SHOAL_OK : sh_ngram_no_memory(a->context);
     }
     for (int i = 0; i < a->level; i++) {
@@ -202,7 +204,7 @@ static shoal_status find_words(arpa *a, char **texts, ngram_record *record) {
             return bad(a, "the word '%s' is not among the 1-grams",
                        sh_shown(texts[i]).text);
     }
-    /* Sorted files have many n-grams in a row that begin with the same words. */
+    /* In sorted files consecutive n-grams have the same prefix. */
     const int known = a->level - 1;
     const size_t bytes = sizeof *words * (size_t)known;
     if (a->context_entry < 0 || memcmp(words, a->last, bytes) != 0) {
@@ -212,7 +214,7 @@ static shoal_status find_words(arpa *a, char **texts, ngram_record *record) {
         memcpy(a->last, words, bytes);
     }
     if (a->context_entry < 0)
-        return bad(a, "the %d-gram begins with words that are no %d-gram", a->level,
+        return bad(a, "the %d-gram begins with words that are not a %d-gram", a->level,
                    known);
     record->context = (int32_t)a->context_entry;
     record->word = words[known];
@@ -235,17 +237,18 @@ static shoal_status take_line(arpa *a, char *line) {
     }
     const bool backoff = count == level + 2;
     if (count != level + 1 && !(backoff && level < a->model->order))
-        return bad(a, "a %d-gram has %s, here are %d fields", level,
+        return bad(a, "a %d-gram has %s, but here are %d fields", level,
                    level < a->model->order
-                       ? "a number, its words and perhaps another number"
+                       ? "a number, its words and optionally another number"
                        : "a number and its words",
                    count);
     if (!read_log(fields[0], 0, &record.prob))
-        return bad(a, "'%s' is no logarithm of a probability", sh_shown(fields[0]).text);
+        return bad(a, "'%s' is not the logarithm of a probability",
+                   sh_shown(fields[0]).text);
     if (backoff && !read_log(fields[level + 1], 1000, &record.backoff))
-        return bad(a, "'%s' is no back-off weight", sh_shown(fields[level + 1]).text);
+        return bad(a, "'%s' is not a back-off weight", sh_shown(fields[level + 1]).text);
     if (a->count == a->counts[level])
-        return bad(a, "there are more %d-grams than the %lld of the header", level,
+        return bad(a, "there are more %d-grams than the %lld in the header", level,
                    (long long)a->counts[level]);
     TRY(find_words(a, fields + 1, &record));
     if (!grow(&a->records, &a->room, a->count + 1, sizeof record))
@@ -266,7 +269,7 @@ static shoal_status read_sections(arpa *a, shoal_ngram **made) {
         a->context_entry = -1;
         snprintf(wanted, sizeof wanted, "\\%d-grams:", a->level);
         if (strcmp(line, wanted) != 0)
-            return bad(a, "'%s' in place of %s", sh_shown(line).text, wanted);
+            return bad(a, "'%s' instead of %s", sh_shown(line).text, wanted);
         for (;;) {
             TRY(next_line(a, &line));
             if (!line)
@@ -276,19 +279,19 @@ static shoal_status read_sections(arpa *a, shoal_ngram **made) {
             TRY(take_line(a, line));
         }
         if (a->count < a->counts[a->level])
-            return bad(a, "the %d-grams end after %lld, the header says %lld", a->level,
-                       (long long)a->count, (long long)a->counts[a->level]);
+            return bad(a, "the %d-grams end after %lld, but the header has %lld",
+                       a->level, (long long)a->count, (long long)a->counts[a->level]);
         const shoal_status status =
             sh_ngram_level_take(a->model, a->level, a->records, a->count, &again);
         if (again >= 0) {
             a->number = a->records[again].line;
-            return bad(a, "this %d-gram is there twice", a->level);
+            return bad(a, "duplicate %d-gram", a->level);
         }
         TRY(status);
     }
     return strcmp(line, "\\end\\") == 0
                ? SHOAL_OK
-               : bad(a, "'%s' in place of \\end\\", sh_shown(line).text);
+               : bad(a, "'%s' instead of \\end\\", sh_shown(line).text);
 }
 
 static shoal_status read_all(arpa *a, shoal_ngram **made) {

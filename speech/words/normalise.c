@@ -1,4 +1,4 @@
-#define _POSIX_C_SOURCE 200809L /* strnlen */
+#define _POSIX_C_SOURCE 200809L /* for strnlen */
 #include "speech/words/normalise.h"
 
 #include <ctype.h>
@@ -11,11 +11,12 @@
 #include "models/nn/edits.h"
 #include "models/text/unicode.h"
 
-enum { LONGEST_WORD = 256 }; /* bytes, its 0 included */
+enum { LONGEST_WORD = 256 }; /* bytes, including the NUL */
 
-/* ---- Text out, with number words as digits ----------------------------------------- */
+/* ---- Output, with number words as digits ------------------------------------------ */
 
-/* What the last number word was; it decides what may follow in the same number. */
+/* Class of the last number word, which determines what may follow in the same
+   number. */
 typedef enum {
     NUMBER_NONE,
     NUMBER_UNIT, /* 0 to 9 */
@@ -28,14 +29,14 @@ typedef enum {
 
 typedef struct {
     char *text;
-    size_t size, length; /* length is that of the whole text, written or not */
-    /* The number that is being put together: total + group. */
+    size_t size, length; /* length of the complete text, written or not */
+    /* The current number: total + group. */
     number_kind last;
-    uint64_t total, group, scale; /* scale: the last one used, 0 before any */
+    uint64_t total, group, scale; /* scale: the last one used, 0 if none */
     bool year;                    /* group is two pairs of digits: "nineteen eighty" */
     bool held_and;                /* "two hundred and": may belong to the number */
     const char *currency;         /* "dollars", to follow the number */
-    char literal[LONGEST_WORD];   /* digits as they were written */
+    char literal[LONGEST_WORD];   /* digits as written */
 } word_writer;
 
 static const uint64_t largest_number = 1000000000000000; /* exact in a double */
@@ -125,7 +126,7 @@ static bool scale_literal(word_writer *out, const number_word *number) {
     return true;
 }
 
-/* May the word belong to the number so far? Takes it if so. */
+/* Adds the word to the current number if possible. */
 static bool extend_number(word_writer *out, const number_word *number) {
     switch (number->kind) {
     case NUMBER_UNIT:
@@ -173,8 +174,8 @@ static void append_word(word_writer *out, const char *word) {
     number_word number;
     if (find_number(word, &number, &ordinal)) {
         if (out->last == NUMBER_NONE || !extend_number(out, &number)) {
-            /* A number is put together word by word for as long as the next word can
-               belong to it; then it is written and the next one begins. */
+            /* A number grows word by word as long as the next word can belong to it;
+               then it is written and the next one begins. */
             const char *currency = out->last == NUMBER_NONE ? out->currency : NULL;
             if (out->last != NUMBER_NONE)
                 write_number(out, "");
@@ -187,7 +188,7 @@ static void append_word(word_writer *out, const char *word) {
         if (ordinal)
             write_number(out, ordinal_ending(out->total + out->group));
     } else if (!word[strspn(word, "0123456789.")] && word[strspn(word, ".")]) {
-        /* digits, perhaps with points */
+        /* digits, possibly with decimal points */
         const char *currency = out->last == NUMBER_NONE ? out->currency : NULL;
         if (out->last != NUMBER_NONE)
             write_number(out, "");
@@ -203,13 +204,13 @@ static void append_word(word_writer *out, const char *word) {
     }
 }
 
-/* ---- Words to their normal form ---------------------------------------------------- */
+/* ---- Normalisation of words ------------------------------------------------------- */
 
 typedef struct {
     const char *from, *to;
 } replacement;
 
-/* Whole words, each behind a ";", and what stands for them. */
+/* Whole words, each after a ";", and their replacements. */
 static const char whole[] =
     ";won't=will not;can't=can not;cannot=can not;let's=let us;ain't=aint"
     ";y'all=you all;wanna=want to;gotta=got to;gonna=going to;i'ma=i am going to"
@@ -225,13 +226,13 @@ static const char whole[] =
     ";programme=program;judgement=judgment;moustache=mustache;gaol=jail;waggon=wagon"
     ";waggons=wagons";
 
-/* Endings after an apostrophe; n't comes before 't. */
+/* Suffixes after an apostrophe; n't comes before 't. */
 static const replacement endings[] = {
     {"n't", "not"}, {"'re", "are"},  {"'s", "is"},    {"'d", "would"},
     {"'t", "not"},  {"'ll", "will"}, {"'ve", "have"}, {"'m", "am"},
 };
 
-/* Beginnings of words. */
+/* Prefixes of words. */
 static const replacement beginnings[] = {
     {"colour", "color"},     {"honour", "honor"},       {"favour", "favor"},
     {"labour", "labor"},     {"neighbour", "neighbor"}, {"harbour", "harbor"},
@@ -247,7 +248,7 @@ static const replacement beginnings[] = {
     {"counsell", "counsel"}, {"jewell", "jewel"},       {"levell", "level"},
 };
 
-/* Verbs that end in -ise, -ised, -ises, -ising, and -iser. */
+/* Verbs in -ise, -ised, -ises, -ising, and nouns in -iser. */
 static const char *const ise_verbs[] = {
     "real",    "recogn",    "organ", "apolog",  "civil",  "critic", "emphas", "symbol",
     "memor",   "author",    "agon",  "scrutin", "patron", "util",   "summar", "special",
@@ -285,7 +286,7 @@ static void put_contracted(word_writer *out, char *word) {
             return;
         }
     }
-    for (char *c = word; *c; c++) /* apostrophes that are left separate */
+    for (char *c = word; *c; c++) /* other apostrophes separate words */
         *c = *c == '\'' ? ' ' : *c;
     if (strchr(word, ' ')) {
         put_words(out, word);
@@ -313,10 +314,9 @@ static void put_contracted(word_writer *out, char *word) {
     put_words(out, word);
 }
 
-/* ---- Characters to words ----------------------------------------------------------- */
+/* ---- Splitting text into words ---------------------------------------------------- */
 
-/* Base letters of U+00C0 to U+017F; '.' marks those that have two, '-' those that are
-   symbols. */
+/* Base letters of U+00C0 to U+017F; '.' for those with two, '-' for symbols. */
 static const char base_letters[] =
     "aaaaaa.ceeeeiiiidnooooo-ouuuuy..aaaaaa.ceeeeiiiidnooooo-ouuuuy.y"
     "aaaaaaccccccccddddeeeeeeeeeegggggggghhhhiiiiiiiiii..jjkkkllllllllll"
@@ -354,10 +354,10 @@ size_t sh_normalise_words(const char *text, char *normal, size_t size) {
     word_reader in = {.out = &out};
     size_t length;
     for (char before = 0; *text; text += length) {
-        /* What stands in brackets is passed over. */
+        /* Text in brackets is skipped. */
         const char closing = *text == '[' ? ']' : *text == '(' ? ')' : '>';
         const char *end = strchr("[(<", *text) ? strchr(text, closing) : NULL;
-        uint32_t c = 0xfffd; /* a byte that begins no character counts as one */
+        uint32_t c = 0xfffd; /* an invalid byte counts as one character */
         if (end) {
             end_word(&in);
             before = 0;
@@ -397,7 +397,7 @@ size_t sh_normalise_words(const char *text, char *normal, size_t size) {
                 write_number(&out, "");
                 out.currency = c == '$' ? "dollars" : c == 0xa3 ? "pounds" : "euros";
             }
-        } else if (c < 0x300 || c > 0x36f) { /* those are accents of the letter before */
+        } else if (c < 0x300 || c > 0x36f) { /* those are combining accents */
             add_bytes(&in, text, length);
         }
     }
@@ -408,14 +408,14 @@ size_t sh_normalise_words(const char *text, char *normal, size_t size) {
     return out.length;
 }
 
-/* ---- Edits between two texts ------------------------------------------------------- */
+/* ---- Edits between two texts ------------------------------------------------------ */
 
 typedef struct {
     const char *begin;
     size_t length;
 } word;
 
-/* Words of a text; with list NULL they are counted only. */
+/* Splits a text into words; with list NULL only counts them. */
 static int64_t split(const char *text, word *list) {
     int64_t count = 0;
     while (*(text += strspn(text, " "))) {
@@ -435,14 +435,14 @@ static int compare_words(const void *a, const void *b) {
     return order ? order : (x->length > y->length) - (x->length < y->length);
 }
 
-/* Words as numbers: the same for the same words. */
+/* Words as numbers, equal for equal words. */
 typedef struct {
     int64_t words, heard;
     int parts;
     word *list;         /* [words + heard] */
-    const word **order; /* [words + heard], by text */
+    const word **order; /* [words + heard], sorted by text */
     int32_t *numbers;   /* [words + heard] */
-    int64_t *ends;      /* [parts]: words of the reference up to the end of each */
+    int64_t *ends;      /* [parts]: number of reference words up to the end of each */
     shoal_edits *edits; /* [parts] */
 } numbered_words;
 
@@ -496,9 +496,9 @@ shoal_status sh_count_edits(shoal_context *context, const char *reference,
     return status;
 }
 
-/* ---- Texts ------------------------------------------------------------------------- */
+/* ---- Texts ------------------------------------------------------------------------ */
 
-/* The texts with spaces between; returns its length. into may be NULL. */
+/* Joins the texts with spaces; returns the length. into may be NULL. */
 static size_t join(const char *const *texts, int count, char *into) {
     size_t length = 0;
     for (int i = 0; i < count; i++) {
@@ -516,7 +516,7 @@ typedef struct {
     const char *const *references; /* [parts] */
     int parts;
     size_t reference_size, text_size;
-    char *reference, *hypothesis; /* normal forms */
+    char *reference, *hypothesis; /* normalised */
     int64_t *ends;                /* [parts] */
 } comparison;
 
@@ -527,9 +527,9 @@ static void place_texts(void *argument, block_layout *block) {
     c->ends = sh_reserve(block, c->parts, sizeof *c->ends);
 }
 
-/* The normal form of the reference up to the end of each part in turn, the whole at last:
-   measures them, or, with c->reference there, writes them and counts their words. Where
-   a number reaches over an end, it belongs to the part in which it begins. */
+/* Normalises the reference up to the end of each part in turn, the complete one last:
+   measures them, or, if c->reference is set, writes them and counts their words. A
+   number that crosses the end of a part belongs to the part in which it begins. */
 static void normalise_parts(comparison *c, char *joined) {
     size_t end = 0;
     for (int part = 0; part < c->parts; part++) {

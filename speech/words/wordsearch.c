@@ -1,11 +1,12 @@
-/* The search for words: tokens walk through the tree step by step.
+/* Word search: token passing through the lexicon tree.
 
-   A token is at a place, a node of the tree (or the pause between words), with a state of
-   the language model; of tokens at the same place in the same state only the best lives.
-   Its score has the likeliest word below its node counted ahead; where a word ends, that
-   is exchanged for what the language model says. After a word a token is before the root
-   again, in the set of roots: with the state after the word, and with what must not
-   follow: a second pause, or with CTC the same phone without a blank between. */
+   A token is at a place, a node of the tree (or the pause between words), with a state
+   of the language model; of tokens with the same place and state only the best
+   survives. Its score includes a look-ahead, the probability of the best word below its
+   node; at the end of a word it is replaced by that of the language model. After a word
+   a token returns to the root, in the set of roots: with the state after the word, and
+   with what must not follow: a second pause, or with CTC the same phone without a blank
+   between. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,28 +17,29 @@
 #include "speech/words/wordsearch.h"
 
 enum {
-    CACHE = 1 << 15,       /* answers of the language model */
-    BINS = 512,            /* of scores, where there are too many tokens */
-    FIRST_SHRINK = 1 << 19 /* records after which those that lead nowhere are dropped */
+    CACHE = 1 << 15,       /* cached queries of the language model */
+    BINS = 512,            /* of the histogram of scores, if there are too many tokens */
+    FIRST_SHRINK = 1 << 19 /* number of records after which unreachable ones are
+                              removed */
 };
 
-/* What may follow: anything; no pause; or a phone 0 and on: not that one. */
+/* What may follow: anything; no pause; or, from 0 on, any phone but this one. */
 enum { AFTER_START = -1, AFTER_PAUSE = -2 };
 
-/* A root is one too: its place is what the word ended in, as above. */
+/* Also used for roots, whose place is one of the values above. */
 typedef struct {
     int32_t place, state;
     float score;
-    int32_t group, begin; /* of the records so far; the step in which the word began */
+    int32_t group, begin; /* of the records so far; step in which the word began */
 } token;
 
-/* Where things are by two numbers; a slot of an older stamp is free. */
+/* Hash slot with two keys; a slot with an older stamp is free. */
 typedef struct {
     uint32_t stamp;
     int32_t index;
 } slot;
 
-/* No two of a set have the same place and state. */
+/* Tokens with distinct pairs of place and state. */
 typedef struct {
     token *list; /* [room] */
     int64_t count, room;
@@ -50,10 +52,10 @@ typedef struct {
     float prob;
 } cached;
 
-/* The scores of one step, by phone. */
+/* Scores of one step by phone. */
 typedef struct {
     float *enter, *stay; /* [phones] */
-    float blank;         /* CTC: between phones */
+    float blank;         /* CTC: of the blank */
     float pause_enter, pause_stay;
 } step_scores;
 
@@ -62,12 +64,12 @@ typedef struct word_search {
     const shoal_word_settings *settings;
     float lm_weight, insertion;
     token_set now, next, roots, next_roots;
-    float best_next; /* of next */
+    float best_next; /* best score in next */
     step_scores scores;
     cached *cache; /* [CACHE] */
     word_paths paths;
     int32_t shrink_at;
-    int32_t step; /* the one that comes */
+    int32_t step; /* current step */
     double token_sum;
     bool failed; /* memory ran out */
 } word_search;
@@ -82,13 +84,13 @@ static uint32_t mix(int32_t a, int32_t b) {
 
 static void clear(token_set *set) {
     set->count = 0;
-    if (++set->stamp == 0) { /* all stamps were used */
+    if (++set->stamp == 0) { /* the stamps wrapped around */
         memset(set->slots, 0, sizeof *set->slots * set->size);
         set->stamp = 1;
     }
 }
 
-/* The slot of that place and state, or the free one where it belongs. */
+/* The slot of this place and state, or the free slot for it. */
 static slot *find(const token_set *set, int32_t place, int32_t state) {
     uint32_t at = mix(place, state) & (set->size - 1);
     for (; set->slots[at].stamp == set->stamp; at = (at + 1) & (set->size - 1)) {
@@ -99,7 +101,7 @@ static slot *find(const token_set *set, int32_t place, int32_t state) {
     return &set->slots[at];
 }
 
-/* Room for one more, and slots for twice as many as there is room for. */
+/* Makes room for one more token, with a load factor of at most one half. */
 static bool make_room(token_set *set) {
     if (set->count < set->room)
         return true;
@@ -120,7 +122,7 @@ static bool make_room(token_set *set) {
     return true;
 }
 
-/* The token of that place and state; a new one has a score of -infinity. NULL: out of
+/* The token of this place and state; a new one has a score of -infinity. NULL if out of
    memory. */
 static token *take(word_search *s, token_set *set, int32_t place, int32_t state) {
     if (!make_room(set)) {
@@ -141,7 +143,8 @@ static float beam_of(const word_search *s) {
     return (float)s->settings->beam;
 }
 
-/* A token for the next step, unless a better one is there or it is beyond the beam. */
+/* Adds a token for the next step, unless a better one exists or it is outside the
+   beam. */
 static void offer(word_search *s, token made) {
     if (!(made.score >= s->best_next - beam_of(s)) || made.score <= -INFINITY)
         return;
@@ -161,7 +164,7 @@ static bool is_ctc(const word_search *s) {
     return s->decoder->topology == SHOAL_TOPOLOGY_CTC;
 }
 
-/* To the children of a node; banned: the phone that may not follow, or -1. */
+/* Enters the children of a node; banned: a phone that may not follow, or -1. */
 static void enter_children(word_search *s, const tree_node *node, token from, float ahead,
                            int32_t banned) {
     const tree_node *nodes = s->decoder->tree.nodes;
@@ -211,7 +214,7 @@ static float modelled(word_search *s, int32_t state, int32_t word, int32_t *next
     return c->prob;
 }
 
-/* A word's end joins the group of its root. */
+/* Adds the end of a word to the group of its root. */
 static void add_record(word_search *s, token *to, const token *from, int32_t spelled,
                        float score) {
     const bool all = s->settings->nbest > 1 || s->settings->confidence;
@@ -241,7 +244,7 @@ static void add_record(word_search *s, token *to, const token *from, int32_t spe
     s->paths.records[s->paths.count++] = made;
 }
 
-/* The roots of the next step: after a pause, or where words end. */
+/* Roots of the next step: after a pause, or at the ends of words. */
 static void make_roots(word_search *s) {
     const word_tree *tree = &s->decoder->tree;
     for (int64_t i = 0; i < s->next.count; i++) {
@@ -276,8 +279,8 @@ static void make_roots(word_search *s) {
 
 /* ---- Limits ------------------------------------------------------------------------ */
 
-/* The score that so many tokens reach at most, within the beam of the best, which is
-   0. */
+/* Score limit that keeps at most the maximum number of tokens, within the beam; the
+   best score is 0. */
 static float token_limit(const word_search *s) {
     const int64_t most = s->settings->tokens;
     int32_t bins[BINS] = {0};
@@ -303,7 +306,7 @@ static float token_limit(const word_search *s) {
     return low;
 }
 
-/* Once there are many, drops records that no token leads to. */
+/* Removes unreachable records once there are many. */
 static bool shrink_records(word_search *s) {
     if (s->paths.count < s->shrink_at)
         return true;
@@ -334,7 +337,7 @@ static void set_scores(word_search *s, const float *row) {
         to->stay[p] = row[blank ? phones : each * p + each - 1];
     }
     if (is_ctc(s)) {
-        /* enter[p] is class p + 1, and the silence's place stays free */
+        /* enter[p] is class p + 1; the entry of the silence is unused */
         float high = -INFINITY;
         double sum = 0;
         for (int32_t p = 0; p < phones; p++)
@@ -376,8 +379,8 @@ static bool begin_sequence(word_search *s, const shoal_word_settings *settings,
     return s->paths.bases != NULL;
 }
 
-/* On to the next step: its tokens and roots become the present ones. Scores become those
-   above the best one, which goes to the step's base. */
+/* Advances to the next step. Scores become relative to the best one, which is added to
+   the step's base. */
 static void next_step(word_search *s) {
     const token_set tokens = s->now, roots = s->roots;
     s->now = s->next;
@@ -398,7 +401,7 @@ static void next_step(word_search *s) {
         for (int64_t i = 0; i < sets[k]->count; i++)
             sets[k]->list[i].score -= best;
     s->paths.bases[s->step] = s->paths.bases[s->step - 1] + (double)best;
-    /* those of this step's records were written before */
+    /* the scores of this step's records are final */
     for (int32_t i = s->paths.count - 1; i >= 0 && s->paths.records[i].end == s->step;
          i--)
         s->paths.records[i].score -= best;
@@ -411,7 +414,7 @@ static bool add_end(word_paths *paths, path_end end) {
     return true;
 }
 
-/* Roots after the last step, or where there is none the best token. */
+/* Roots after the last step, or the best token if there are none. */
 static bool end_sequence(word_search *s, shoal_spoken *spoken) {
     const shoal_ngram *ngram = s->decoder->ngram;
     bool good = true;
@@ -443,7 +446,8 @@ static bool run_sequence(word_search *s, const shoal_word_settings *settings,
         s->best_next = -INFINITY;
         const float least = token_limit(s);
         int64_t first = 0;
-        for (int64_t k = 0; k < s->now.count; k++) /* the best first: it sets the beam */
+        for (int64_t k = 0; k < s->now.count; k++) /* the best token is first and sets
+                                                      the beam */
             first = s->now.list[k].score > s->now.list[first].score ? k : first;
         if (s->now.count > 0)
             move_token(s, s->now.list[first]);
@@ -470,7 +474,7 @@ static bool run_sequence(word_search *s, const shoal_word_settings *settings,
            sh_paths_read(&s->paths, settings, spoken, block);
 }
 
-/* ---- Searches of all threads ------------------------------------------------------- */
+/* ---- Searches of all threads ------------------------------------------------------ */
 
 static void free_search(word_search *s) {
     if (!s)
@@ -494,7 +498,7 @@ static word_search *make_search(const shoal_word_decoder *decoder) {
                        .cache = malloc(sizeof *s->cache * CACHE)};
     if (s->scores.enter && s->scores.stay && s->cache && make_room(&s->now) &&
         make_room(&s->next) && make_room(&s->roots) && make_room(&s->next_roots)) {
-        memset(s->cache, 0xff, sizeof *s->cache * CACHE); /* no state is -1 */
+        memset(s->cache, 0xff, sizeof *s->cache * CACHE); /* -1 is not a valid state */
         return s;
     }
     free_search(s);
@@ -524,20 +528,23 @@ static void decode_task(void *shared, int64_t task, int thread) {
 
 /* ---- The interface ----------------------------------------------------------------- */
 
-shoal_word_settings shoal_word_settings_default(shoal_topology topology) {
+void shoal_word_settings_init(shoal_word_settings *settings, size_t size,
+                              shoal_topology topology) {
     const bool ctc = topology == SHOAL_TOPOLOGY_CTC;
-    return (shoal_word_settings){.beam = 12,
-                                 .tokens = 3000,
-                                 .lm_weight = ctc ? 0.6 : 1,
-                                 .insertion = ctc ? 0 : -1,
-                                 .nbest = 1};
+    const shoal_word_settings known = {.size = sizeof known,
+                                       .beam = 12,
+                                       .tokens = 3000,
+                                       .lm_weight = ctc ? 0.6 : 1,
+                                       .insertion = ctc ? 0 : -1,
+                                       .nbest = 1};
+    sh_write_struct(settings, size, &known, sizeof known);
 }
 
 int64_t sh_topology_outputs(int32_t topology, int64_t phones) {
     switch (topology) {
     case SHOAL_TOPOLOGY_BLANK: return phones + 1;
     case SHOAL_TOPOLOGY_CHAIN: return 2 * phones;
-    default: return phones; /* of CTC the blank in place of the silence */
+    default: return phones; /* CTC has a blank instead of the silence */
     }
 }
 
@@ -547,17 +554,17 @@ shoal_status shoal_word_decoder_create(shoal_context *context,
                                        double unknown, shoal_word_decoder **decoder) {
     if (!context || !lexicon || !ngram || !decoder)
         return sh_fail(context, SHOAL_INVALID,
-                       "a search for words needs a lexicon and a language model");
+                       "a word search needs a lexicon and a language model");
     *decoder = NULL;
-    if ((int)topology < 0 || topology > SHOAL_TOPOLOGY_BLANK || !(unknown >= 0) ||
+    if ((int)topology < 0 || topology > SHOAL_TOPOLOGY_CTC || !(unknown >= 0) ||
         unknown > 1)
-        return sh_fail(context, SHOAL_INVALID,
-                       "a topology of this list and a probability of unknown words from "
-                       "0 to 1");
+        return sh_fail(
+            context, SHOAL_INVALID,
+            "invalid topology, or the probability of unknown words is not from 0 to 1");
     shoal_word_decoder *made = calloc(1, sizeof *made);
     if (!made)
         return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the search");
-    const int64_t phones = shoal_lexicon_describe(lexicon).phones;
+    const int64_t phones = shoal_lexicon_describe(lexicon)->phones;
     *made =
         (shoal_word_decoder){.context = context,
                              .lexicon = lexicon,
@@ -597,7 +604,10 @@ void shoal_word_decoder_destroy(shoal_word_decoder *decoder) {
     free(decoder);
 }
 
-shoal_word_decoder_info shoal_word_decoder_describe(const shoal_word_decoder *decoder) {
+const shoal_word_decoder_info *
+shoal_word_decoder_describe(const shoal_word_decoder *decoder) {
+    if (!decoder)
+        return NULL;
     const word_tree *tree = &decoder->tree;
     shoal_word_decoder_info info = {.words = tree->heard,
                                     .pronunciations = tree->word_count,
@@ -616,11 +626,13 @@ shoal_word_decoder_info shoal_word_decoder_describe(const shoal_word_decoder *de
                           sizeof(cached) * CACHE +
                           sizeof(word_record) * (size_t)s->paths.room;
     }
-    return info;
+    shoal_word_decoder_info *kept = &((shoal_word_decoder *)(uintptr_t)decoder)->info;
+    *kept = info;
+    return kept;
 }
 
 int shoal_word_decoder_hears(const shoal_word_decoder *decoder, int64_t word) {
-    return word >= 0 && word < shoal_lexicon_describe(decoder->lexicon).words &&
+    return word >= 0 && word < shoal_lexicon_describe(decoder->lexicon)->words &&
            decoder->tree.hears[word];
 }
 
@@ -630,21 +642,26 @@ shoal_status shoal_word_decoder_run(shoal_word_decoder *decoder,
                                     shoal_spoken *spoken) {
     if (!decoder || count < 0 || (count > 0 && (!offsets || !outputs || !spoken)))
         return sh_fail(decoder ? decoder->context : NULL, SHOAL_INVALID,
-                       "a search for words needs outputs and somewhere to go");
+                       "a word search needs outputs and a place for its results");
     shoal_context *context = decoder->context;
+    shoal_word_settings own = shoal_word_settings_defaults(decoder->topology);
+    TRY(READ_STRUCT(context, shoal_word_settings, settings, &own));
+    settings = settings ? &own : NULL;
     if (!settings || !(settings->beam > 0) || settings->tokens < 0 ||
         !isfinite(settings->lm_weight) || settings->lm_weight < 0 ||
         !isfinite(settings->insertion) || settings->nbest < 1 || settings->nbest > 10000)
         return sh_fail(context, SHOAL_INVALID,
-                       "beam above 0, tokens and weight not below 0, 1 to 10000 strings");
+                       "invalid settings: beam must be above 0, tokens and weight at "
+                       "least 0, strings from 1 to 10000");
     for (int64_t i = 0; i < count; i++)
         if (offsets[i] > offsets[i + 1] || offsets[i] < 0 ||
             offsets[i + 1] - offsets[i] >= INT32_MAX)
-            return sh_fail(context, SHOAL_INVALID, "offsets must rise");
+            return sh_fail(context, SHOAL_INVALID, "offsets must be non-decreasing");
     const int64_t begin = count ? offsets[0] : 0, end = count ? offsets[count] : 0;
     for (int64_t i = begin * decoder->outputs; i < end * decoder->outputs; i++)
         if (!(outputs[i] < INFINITY))
-            return sh_fail(context, SHOAL_INVALID, "outputs of step %lld are no numbers",
+            return sh_fail(context, SHOAL_INVALID,
+                           "the outputs of step %lld are not finite",
                            (long long)(i / decoder->outputs));
     drop_blocks(decoder);
     char *good = calloc((size_t)count + 1, 1);

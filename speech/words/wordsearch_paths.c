@@ -1,5 +1,5 @@
-/* Strings of words from the records of a search: the best ones in order, and how
-   probable each word of theirs is among all paths that were kept. */
+/* Word strings from the records of a search: the n best, and the posterior probability
+   of each of their words among all paths that were kept. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 
 enum { MOST_ITEMS = 400000, LONGEST_WORD = 200 };
 
-/* ---- Dropping records -------------------------------------------------------------- */
+/* ---- Removing records ------------------------------------------------------------- */
 
-/* wanted [count]: groups that are; on return also all that lead to them. kept [count]:
+/* wanted [count]: requested groups; on return also all that lead to them. kept [count]:
    their records. */
 static void follow_back(const word_paths *paths, char *wanted, char *kept) {
     for (int32_t i = paths->count - 1; i >= 0; i--)
@@ -53,17 +53,17 @@ bool sh_paths_shrink(word_paths *paths, int32_t *const *groups, int64_t count) {
     return true;
 }
 
-/* ---- The best strings -------------------------------------------------------------- */
+/* ---- N best strings --------------------------------------------------------------- */
 
-/* A path from the end backwards as far as `group`. */
+/* A path from the end backwards to `group`. */
 typedef struct {
-    double lost;                  /* against the best */
-    int32_t group, member, after; /* member: the last record taken, after: item */
+    double lost;                  /* score difference from the best */
+    int32_t group, member, after; /* member: the last record, after: item */
 } path_item;
 
 typedef struct {
     path_item *items;
-    int32_t *heap; /* [heap_count] items, the least lost on top */
+    int32_t *heap; /* [heap_count] items, the best on top */
     int32_t item_count, heap_count;
     int64_t item_room, heap_room;
 } path_queue;
@@ -114,7 +114,7 @@ static bool push(path_queue *q, path_item item) {
     return true;
 }
 
-/* Up to `most` different strings; -1: out of memory. */
+/* Up to `most` distinct strings; -1 if out of memory. */
 static int64_t find_paths(const word_paths *paths, path_queue *q, int64_t most,
                           found_path *found) {
     int64_t count = 0;
@@ -152,7 +152,7 @@ static int64_t find_paths(const word_paths *paths, path_queue *q, int64_t most,
             made->hash = (made->hash ^ (uint64_t)paths->records[member].spelled) *
                          1099511628211u;
         }
-        bool same = false; /* one with the same words is there already */
+        bool same = false; /* whether a path with the same words exists */
         for (int64_t i = 0; i < count && !same; i++) {
             same = found[i].hash == made->hash && found[i].count == made->count;
             for (int32_t k = 0; k < made->count && same; k++)
@@ -171,7 +171,7 @@ static int64_t find_paths(const word_paths *paths, path_queue *q, int64_t most,
 
 typedef struct {
     char *wanted, *kept;    /* [count] groups and records that lead to an end */
-    double *before, *after; /* [count] of groups: log-sums of paths to and from them */
+    double *before, *after; /* [count] per group: log-sums of paths to and from it */
     double all;
 } path_sums;
 
@@ -186,7 +186,7 @@ static double score_of(const word_paths *paths, int32_t record) {
                             (double)paths->records[record].score;
 }
 
-/* What a record adds to the best path of the group before. */
+/* Score that a record adds to the best path of the previous group. */
 static double own_score(const word_paths *paths, int32_t record) {
     return (double)paths->scale *
            (score_of(paths, record) - score_of(paths, paths->records[record].before));
@@ -235,11 +235,11 @@ static bool make_sums(const word_paths *paths, path_sums *sums) {
     return true;
 }
 
-/* The part of all paths that say this word in the middle of the record's time. */
+/* Share of all paths that contain this word at the middle of the record's time. */
 static double confidence(const word_paths *paths, const path_sums *sums, int32_t record) {
     const word_record *own = &paths->records[record];
     const int32_t middle = own->begin + (own->end - own->begin) / 2;
-    int32_t low = 0, high = paths->count; /* the first record that ends after `middle` */
+    int32_t low = 0, high = paths->count; /* first record that ends after `middle` */
     while (low < high) {
         const int32_t half = low + (high - low) / 2;
         if (paths->records[half].end <= middle)
@@ -260,7 +260,7 @@ static double confidence(const word_paths *paths, const path_sums *sums, int32_t
     return sum < 1 ? sum : 1;
 }
 
-/* ---- The result -------------------------------------------------------------------- */
+/* ---- Results ---------------------------------------------------------------------- */
 
 bool sh_paths_read(const word_paths *paths, const shoal_word_settings *settings,
                    shoal_spoken *spoken, void **block) {

@@ -1,4 +1,4 @@
-/* The tree of a lexicon's pronunciations: words that begin alike share nodes. */
+/* The prefix tree of a lexicon's pronunciations. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "speech/words/grow.h"
 #include "speech/words/wordsearch.h"
 
-/* One pronunciation of a word that can be heard. */
+/* One pronunciation of a word in the tree. */
 typedef struct {
     const int32_t *phones;
     int32_t length;
@@ -14,8 +14,8 @@ typedef struct {
 } pronunciation;
 
 typedef struct {
-    int64_t begin, end; /* pronunciations */
-    int32_t depth;      /* phones that they have in common */
+    int64_t begin, end; /* range of pronunciations */
+    int32_t depth;      /* length of their common prefix */
 } tree_range;
 
 typedef struct {
@@ -27,7 +27,7 @@ typedef struct {
 
 /* ---- Words ------------------------------------------------------------------------- */
 
-/* The language model's number of a word, -1: it has none, -2: it is no word. */
+/* Index of a word in the language model, -1 if it has none, -2 if it is not a word. */
 static int32_t modelled(const shoal_ngram *ngram, const char *text) {
     const size_t length = strlen(text);
     char other[NGRAM_MOST_LETTERS + 1];
@@ -46,7 +46,7 @@ static int32_t modelled(const shoal_ngram *ngram, const char *text) {
     return word >= 0 && mark ? -2 : word;
 }
 
-/* By phones, a beginning before what continues it; then by word. */
+/* By phones, prefixes first; then by word. */
 static int compare(const void *a, const void *b) {
     const pronunciation *x = a, *y = b;
     const int32_t both = x->length < y->length ? x->length : y->length;
@@ -74,7 +74,7 @@ static bool add_node(word_tree *tree, tree_draft *draft, tree_range range,
 
 static bool grow_tree(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
                       word_tree *tree, tree_draft *draft) {
-    const shoal_lexicon_info info = shoal_lexicon_describe(lexicon);
+    const shoal_lexicon_info info = *shoal_lexicon_describe(lexicon);
     const size_t most = (size_t)info.pronunciations + 1;
     tree->hears = calloc((size_t)info.words + 1, 1);
     draft->rows = malloc(sizeof *draft->rows * most);
@@ -151,7 +151,8 @@ shoal_status sh_word_tree_make(const shoal_lexicon *lexicon, const shoal_ngram *
         return sh_fail(lexicon->context, SHOAL_NO_MEMORY, "out of memory for the tree");
     if (tree->heard == 0)
         return sh_fail(lexicon->context, SHOAL_BAD_FILE,
-                       "the lexicon has no word that the language model knows");
+                       "the lexicon has no word of the language model; check that both "
+                       "have the same spelling and case");
     return SHOAL_OK;
 }
 

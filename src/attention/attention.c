@@ -10,7 +10,7 @@
 
 const attention_kind *sh_attention_kind_at(int kind) {
     static const attention_kind *const kinds[] = {
-#define KIND_ROW(NAME, name) [SHOAL_##NAME] = &sh_##name##_kind,
+#define KIND_ROW(NAME, name) [SHOAL_KIND_##NAME] = &sh_##name##_kind,
         SHOAL_KINDS(KIND_ROW)
 #undef KIND_ROW
     };
@@ -37,8 +37,10 @@ double shoal_attention_operations(const shoal_attention *attention,
                                   const shoal_problem *problem, unsigned flags) {
     const attention_kind *kind = attention ? sh_attention_kind_at((int)attention->kind)
                                            : NULL;
-    if (!kind || !problem)
+    shoal_problem own = shoal_problem_defaults();
+    if (!kind || !problem || READ_STRUCT(NULL, shoal_problem, problem, &own) != SHOAL_OK)
         return 0;
+    problem = &own;
     /* Backward does five products where forward does two. */
     const shoal_attention used = sh_attention_resolve(attention, problem);
     const operation_count count = kind->operations(&used, problem);
@@ -87,12 +89,13 @@ static shoal_status check_sizes(shoal_context *context, const shoal_problem *pro
         return REFUSE(context, "problem: batch x heads x positions overflows 64 bits");
     if (!isfinite(problem->scale))
         return REFUSE(context, "problem.scale is not finite");
-    if (problem->dtype != SHOAL_FLOAT32 && problem->dtype != SHOAL_FLOAT16 &&
-        problem->dtype != SHOAL_BFLOAT16)
-        return REFUSE(context,
-                      "problem.dtype is %d: it must be SHOAL_FLOAT32, SHOAL_FLOAT16 or "
-                      "SHOAL_BFLOAT16",
-                      (int)problem->dtype);
+    if (problem->dtype != SHOAL_DTYPE_FLOAT32 && problem->dtype != SHOAL_DTYPE_FLOAT16 &&
+        problem->dtype != SHOAL_DTYPE_BFLOAT16)
+        return REFUSE(
+            context,
+            "problem.dtype is %d: it must be SHOAL_DTYPE_FLOAT32, SHOAL_DTYPE_FLOAT16 or "
+            "SHOAL_DTYPE_BFLOAT16",
+            (int)problem->dtype);
     return SHOAL_OK;
 }
 
@@ -112,8 +115,8 @@ static shoal_status refuse_masks(shoal_context *context, const attention_kind *k
                                  const char *what) {
     char others[256];
     return REFUSE(context,
-                  "%s cannot honour %s: its queries share the keys that they see; "
-                  "kinds that can: %s",
+                  "%s does not support %s, because its queries share keys; kinds that "
+                  "support it: %s",
                   kind->info.name, what, kinds_with(1, others, sizeof others));
 }
 
@@ -133,22 +136,25 @@ static shoal_status check_over(const shoal_plan *plan) {
     char others[256];
     if (!plan->kind->forward_over)
         return REFUSE(plan->context,
-                      "%s cannot be distributed over processes; kinds that can: %s",
+                      "%s does not support several processes; kinds that do: %s",
                       plan->kind->info.name, kinds_with(0, others, sizeof others));
-    if (problem->causal || problem->dropout > 0 || problem->dtype != SHOAL_FLOAT32)
+    if (problem->causal || problem->dropout > 0 || problem->dtype != SHOAL_DTYPE_FLOAT32)
         return REFUSE(plan->context,
                       "a problem distributed over processes must be float32, "
                       "without causal order and dropout");
     return SHOAL_OK;
 }
 
-/* Strides that were left 0 become contiguous; then the farthest element must be within
+/* The strides that are given, or contiguous ones; the farthest element must be within
    reach of an int64_t. */
 static shoal_status fill_strides(shoal_context *context, const char *name, int packed,
-                                 const int64_t shape[4], shoal_strides *strides) {
+                                 const int64_t shape[4], const shoal_strides *given,
+                                 shoal_strides *strides) {
     int64_t batch = shape[0], heads = shape[1], positions = shape[2], features = shape[3];
     int overflow = 0;
-    if (!strides->batch && !strides->head && !strides->position) {
+    if (given) {
+        *strides = *given;
+    } else {
         strides->head = packed ? features : positions * features;
         strides->position = packed ? heads * features : features;
         overflow |= __builtin_mul_overflow(heads, positions * features, &strides->batch);
@@ -168,8 +174,17 @@ static shoal_status fill_strides(shoal_context *context, const char *name, int p
     return SHOAL_OK;
 }
 
-static shoal_status fill_problem(shoal_context *context, const attention_kind *kind,
-                                 shoal_problem *problem) {
+void sh_plan_own_strides(shoal_plan *plan) {
+    plan->problem.q_strides = &plan->strides[0];
+    plan->problem.k_strides = &plan->strides[1];
+    plan->problem.v_strides = &plan->strides[2];
+    plan->problem.out_strides = &plan->strides[3];
+}
+
+static shoal_status fill_problem(shoal_plan *plan) {
+    shoal_context *context = plan->context;
+    const attention_kind *kind = plan->kind;
+    shoal_problem *problem = &plan->problem;
     TRY(check_sizes(context, problem));
     TRY(check_masks(context, kind, problem));
     if (!problem->kv_heads)
@@ -178,25 +193,26 @@ static shoal_status fill_problem(shoal_context *context, const attention_kind *k
         problem->scale = 1 / sqrtf((float)problem->dim);
     if (kind->info.keys_are_queries &&
         (problem->queries != problem->keys || problem->kv_heads != problem->heads))
-        return REFUSE(
-            context,
-            "%s needs keys that are the queries: %lld queries of %lld heads do not "
-            "fit %lld keys of %lld heads",
-            kind->info.name, (long long)problem->queries, (long long)problem->heads,
-            (long long)problem->keys, (long long)problem->kv_heads);
+        return REFUSE(context,
+                      "%s uses the queries as keys: %lld queries of %lld heads do not "
+                      "match %lld keys of %lld heads",
+                      kind->info.name, (long long)problem->queries,
+                      (long long)problem->heads, (long long)problem->keys,
+                      (long long)problem->kv_heads);
     const int64_t B = problem->batch, H = problem->heads, G = problem->kv_heads;
     const int64_t N = problem->queries, S = problem->keys;
     const struct {
         const char *name;
         int64_t shape[4];
-        shoal_strides *strides;
-    } arrays[] = {{"q", {B, H, N, problem->dim}, &problem->q},
-                  {"k", {B, G, S, problem->dim}, &problem->k},
-                  {"v", {B, G, S, problem->value_dim}, &problem->v},
-                  {"out", {B, H, N, problem->value_dim}, &problem->out}};
+        const shoal_strides *given;
+    } arrays[] = {{"q", {B, H, N, problem->dim}, problem->q_strides},
+                  {"k", {B, G, S, problem->dim}, problem->k_strides},
+                  {"v", {B, G, S, problem->value_dim}, problem->v_strides},
+                  {"out", {B, H, N, problem->value_dim}, problem->out_strides}};
     for (int i = 0; i < 4; i++)
         TRY(fill_strides(context, arrays[i].name, problem->packed, arrays[i].shape,
-                         arrays[i].strides));
+                         arrays[i].given, &plan->strides[i]));
+    sh_plan_own_strides(plan);
     return SHOAL_OK;
 }
 
@@ -229,13 +245,14 @@ static shoal_status prepare(shoal_context *context, const shoal_problem *problem
     TRY(sh_attention_check(context, &checked));
     *made = (shoal_plan){.context = context,
                          .kernels = context->kernels,
-                         .problem = *problem,
+                         .problem = shoal_problem_defaults(),
                          .attention = checked,
                          .asked = checked,
                          .kind = sh_attention_kind_at((int)attention->kind),
                          .with_backward = (flags & SHOAL_WITH_BACKWARD) != 0,
                          .threads = context->threads};
-    TRY(fill_problem(context, made->kind, &made->problem));
+    TRY(READ_STRUCT(context, shoal_problem, problem, &made->problem));
+    TRY(fill_problem(made));
     made->attention = sh_attention_resolve(&checked, &made->problem);
     if (!over)
         return SHOAL_OK;
@@ -248,6 +265,7 @@ static shoal_status finish(const shoal_plan *made, shoal_plan **plan) {
     if (!kept)
         return SHOAL_NO_MEMORY;
     *kept = *made;
+    sh_plan_own_strides(kept);
     kept->memory = sh_allocate_parts(made->context, place_memory, kept, NULL);
     if (!kept->memory) {
         sh_release(made->context, kept);
@@ -286,7 +304,7 @@ static void fill_agreed(const shoal_plan *made, unsigned flags, int64_t *numbers
                               (int64_t)flags,        (int64_t)attention->kind,
                               attention->clusters,   attention->topk,
                               attention->rank,       attention->bits,
-                              attention->iterations, attention->groups,
+                              attention->iterations, attention->clustering,
                               attention->normaliser, (int64_t)attention->seed};
     _Static_assert(sizeof filled / sizeof *filled < AGREED, "room for a status");
     memcpy(numbers + 1, filled, sizeof filled);
@@ -302,7 +320,8 @@ static shoal_status agree(shoal_context *context, shoal_transport *over, int64_t
     if (!all)
         return SHOAL_NO_MEMORY;
     if (over->gather(over, wide * (int64_t)sizeof *mine, mine, all) != SHOAL_OK)
-        status = sh_fail(context, SHOAL_IO, "rank %d of %d cannot talk to the others: %s",
+        status = sh_fail(context, SHOAL_IO,
+                         "rank %d of %d cannot communicate with the others: %s",
                          over->rank, over->ranks, over->message);
     for (int p = 0; p < over->ranks && status == SHOAL_OK; p++)
         if (all[p * wide] != SHOAL_OK)
@@ -365,8 +384,8 @@ size_t shoal_plan_state_size(const shoal_plan *plan) {
     return plan ? plan->state_size : 0;
 }
 
-const int32_t *shoal_plan_groups(const shoal_plan *plan, const void *state) {
-    return plan && plan->kind->info.has_groups
+const int32_t *shoal_plan_clusters(const shoal_plan *plan, const void *state) {
+    return plan && plan->kind->info.has_clusters
                ? plan->kind->groups(plan, state ? state : plan->state)
                : NULL;
 }
@@ -434,8 +453,10 @@ static shoal_status check_positions(const shoal_plan *plan, const shoal_inputs *
     }
     if (inputs->query_lengths || inputs->key_lengths)
         return REFUSE(plan->context, "a packed problem takes offsets, not lengths");
-    const int64_t last_key = min(last_position(&problem->k), last_position(&problem->v));
-    int64_t last_query = min(last_position(&problem->q), last_position(&problem->out));
+    const int64_t last_key =
+        min(last_position(problem->k_strides), last_position(problem->v_strides));
+    int64_t last_query =
+        min(last_position(problem->q_strides), last_position(problem->out_strides));
     if (plan->kind->info.keys_are_queries)
         last_query = min(last_query, last_key);
     TRY(check_offsets(plan, "query_offsets", inputs->query_offsets, problem->queries,
@@ -464,24 +485,24 @@ static int64_t live_keys(const attention_call *call, int64_t b) {
 
 static shoal_status check_groups(const attention_call *call) {
     const shoal_problem *problem = &call->plan->problem;
-    const int32_t *groups = call->inputs->groups;
+    const int32_t *groups = call->inputs->clusters;
     if (!groups)
         return SHOAL_OK;
-    if (!call->plan->kind->info.has_groups)
-        return REFUSE(call->plan->context, "groups are given, but %s has none",
+    if (!call->plan->kind->info.has_clusters)
+        return REFUSE(call->plan->context,
+                      "inputs.clusters (groups) is given, but %s has no clusters",
                       call->plan->kind->info.name);
     for (int64_t head = 0; head < problem->batch * problem->heads; head++) {
         int64_t live = live_queries(call, head / problem->heads);
         for (int64_t i = 0; i < live; i++) {
             int32_t group = groups[head * problem->queries + i];
             if (group < 0 || group >= call->plan->attention.clusters)
-                return REFUSE(
-                    call->plan->context,
-                    "groups[%lld][%lld][%lld] is %d: a live query's group must be "
-                    "from 0 to %d",
-                    (long long)(head / problem->heads),
-                    (long long)(head % problem->heads), (long long)i, (int)group,
-                    (int)call->plan->attention.clusters - 1);
+                return REFUSE(call->plan->context,
+                              "inputs.clusters (groups) [%lld][%lld][%lld] is %d: it "
+                              "must be from 0 to %d",
+                              (long long)(head / problem->heads),
+                              (long long)(head % problem->heads), (long long)i,
+                              (int)group, (int)call->plan->attention.clusters - 1);
         }
     }
     return SHOAL_OK;
@@ -492,24 +513,24 @@ static shoal_status check_keys_are_queries(const attention_call *call) {
     const shoal_plan *plan = call->plan;
     if (inputs->k && inputs->k != inputs->q)
         return REFUSE(plan->context,
-                      "%s needs keys that are the queries: pass k = NULL (or q itself)",
+                      "%s uses the queries as keys: pass k = NULL (or q itself)",
                       plan->kind->info.name);
     for (int64_t b = 0; inputs->key_lengths && b < plan->problem.batch; b++)
         if (inputs->key_lengths[b] != live_queries(call, b))
-            return REFUSE(
-                plan->context,
-                "%s needs keys that are the queries: key_lengths[%lld] is %lld, the "
-                "queries' length is %lld",
-                plan->kind->info.name, (long long)b, (long long)inputs->key_lengths[b],
-                (long long)live_queries(call, b));
+            return REFUSE(plan->context,
+                          "%s uses the queries as keys: key_lengths[%lld] is %lld, but "
+                          "the length of the queries is %lld",
+                          plan->kind->info.name, (long long)b,
+                          (long long)inputs->key_lengths[b],
+                          (long long)live_queries(call, b));
     for (int64_t b = 0; inputs->key_offsets && b <= plan->problem.batch; b++)
         if (inputs->key_offsets[b] != inputs->query_offsets[b])
-            return REFUSE(
-                plan->context,
-                "%s needs keys that are the queries: key_offsets[%lld] is %lld, "
-                "query_offsets[%lld] is %lld; pass key_offsets = NULL",
-                plan->kind->info.name, (long long)b, (long long)inputs->key_offsets[b],
-                (long long)b, (long long)inputs->query_offsets[b]);
+            return REFUSE(plan->context,
+                          "%s uses the queries as keys: key_offsets[%lld] is %lld, but "
+                          "query_offsets[%lld] is %lld; pass key_offsets = NULL",
+                          plan->kind->info.name, (long long)b,
+                          (long long)inputs->key_offsets[b], (long long)b,
+                          (long long)inputs->query_offsets[b]);
     return SHOAL_OK;
 }
 
@@ -519,8 +540,9 @@ static shoal_status check_pairs(const shoal_plan *plan, const char *name,
     const shoal_problem *problem = &plan->problem;
     const int64_t counts[] = {problem->batch, problem->heads, problem->queries,
                               problem->keys};
-    const int64_t steps[] = {strides->batch, strides->head, strides->query, strides->key};
-    const int contiguous = !steps[0] && !steps[1] && !steps[2] && !steps[3];
+    const int contiguous = !strides;
+    const shoal_pair_strides none = {0}, *s = strides ? strides : &none;
+    const int64_t steps[] = {s->batch, s->head, s->query, s->key};
     int64_t reach = contiguous;
     int overflow = 0;
     if (!array)
@@ -541,12 +563,13 @@ static shoal_status check_pairs(const shoal_plan *plan, const char *name,
 }
 
 static shoal_status check_key_bias(const shoal_plan *plan, const char *name,
-                                   const float *array, shoal_strides strides) {
+                                   const float *array, const shoal_strides *given) {
     const shoal_problem *problem = &plan->problem;
     const int64_t shape[] = {problem->batch, problem->heads, problem->keys, 1};
+    shoal_strides strides;
     if (!array)
         return SHOAL_OK;
-    return fill_strides(plan->context, name, 0, shape, &strides);
+    return fill_strides(plan->context, name, 0, shape, given, &strides);
 }
 
 shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
@@ -557,7 +580,9 @@ shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
         return REFUSE(plan->context, "inputs is NULL");
     const shoal_problem *problem = &plan->problem;
     int64_t heads = problem->batch * problem->heads;
-    *now = (attention_call){.plan = plan, .inputs = inputs};
+    *now = (attention_call){.plan = plan, .own_inputs = shoal_inputs_defaults()};
+    TRY(READ_STRUCT(plan->context, shoal_inputs, inputs, &now->own_inputs));
+    inputs = now->inputs = &now->own_inputs;
     now->state = inputs->state ? inputs->state : plan->state;
     if ((uintptr_t)now->state % CACHE_LINE)
         return REFUSE(plan->context, "inputs.state is not aligned to %d bytes",
@@ -571,8 +596,8 @@ shoal_status sh_call_check(shoal_plan *plan, const shoal_inputs *inputs,
     if (plan->kind->info.keys_are_queries)
         TRY(check_keys_are_queries(now));
     TRY(check_groups(now));
-    TRY(check_pairs(plan, "inputs.bias", inputs->bias, &inputs->bias_strides));
-    TRY(check_pairs(plan, "inputs.mask", inputs->mask, &inputs->mask_strides));
+    TRY(check_pairs(plan, "inputs.bias", inputs->bias, inputs->bias_strides));
+    TRY(check_pairs(plan, "inputs.mask", inputs->mask, inputs->mask_strides));
     return check_key_bias(plan, "inputs.key_bias", inputs->key_bias,
                           inputs->key_bias_strides);
 }
@@ -614,19 +639,19 @@ head_view sh_view_of(const attention_call *call, int64_t b, int64_t h) {
                       .keys = keys,
                       .query_rows = problem->packed ? queries : problem->queries,
                       .key_rows = problem->packed ? keys : problem->keys,
-                      .q = sh_query_rows(call, inputs->q, &problem->q, b, h),
-                      .v = sh_key_rows(call, inputs->v, &problem->v, b, kv_head),
+                      .q = sh_query_rows(call, inputs->q, problem->q_strides, b, h),
+                      .v = sh_key_rows(call, inputs->v, problem->v_strides, b, kv_head),
                       .out = sh_query_rows(call, gradients ? gradients->out : call->out,
-                                           &problem->out, b, h),
+                                           problem->out_strides, b, h),
                       .b = b,
                       .h = h,
                       .head = b * problem->heads + h};
     view.k = call->plan->kind->info.keys_are_queries
                  ? view.q
-                 : sh_key_rows(call, inputs->k, &problem->k, b, kv_head);
+                 : sh_key_rows(call, inputs->k, problem->k_strides, b, kv_head);
     if (gradients) {
-        view.dout = sh_query_rows(call, gradients->dout, &problem->out, b, h);
-        view.dq = sh_query_rows(call, gradients->dq, &problem->q, b, h);
+        view.dout = sh_query_rows(call, gradients->dout, problem->out_strides, b, h);
+        view.dq = sh_query_rows(call, gradients->dq, problem->q_strides, b, h);
     }
     return view;
 }
@@ -644,10 +669,10 @@ kv_head_view sh_start_kv_head(const attention_call *call, int64_t unit) {
     const kv_head_view view = {.b = b,
                                .first = kv_head * sharing,
                                .last = (kv_head + 1) * sharing,
-                               .dk = sh_key_rows(call, call->gradients->dk, &problem->k,
-                                                 b, kv_head),
-                               .dv = sh_key_rows(call, call->gradients->dv, &problem->v,
-                                                 b, kv_head)};
+                               .dk = sh_key_rows(call, call->gradients->dk,
+                                                 problem->k_strides, b, kv_head),
+                               .dv = sh_key_rows(call, call->gradients->dv,
+                                                 problem->v_strides, b, kv_head)};
     sh_clear_rows(view.dk, 0, rows, problem->dim);
     sh_clear_rows(view.dv, 0, rows, problem->value_dim);
     return view;
@@ -712,18 +737,19 @@ static shoal_status check_gradients(attention_call *now,
     const shoal_plan *plan = now->plan;
     if (!plan->with_backward)
         return REFUSE(plan->context,
-                      "shoal_backward: the plan was made without SHOAL_WITH_BACKWARD");
+                      "shoal_backward: the plan was created without SHOAL_WITH_BACKWARD");
     if (now->state == plan->state && !plan->state_is_filled)
         return REFUSE(plan->context,
-                      "shoal_backward: there was no shoal_forward into the plan's state");
+                      "shoal_backward: call shoal_forward into the plan's state first");
     if (!gradients)
         return REFUSE(plan->context, "shoal_backward: gradients is NULL");
-    now->gradients = gradients;
+    now->own_gradients = shoal_gradients_defaults();
+    TRY(READ_STRUCT(plan->context, shoal_gradients, gradients, &now->own_gradients));
+    gradients = now->gradients = &now->own_gradients;
     TRY(check_out(now, gradients->out, "shoal_backward: gradients.out"));
     TRY(check_out(now, gradients->dout, "shoal_backward: gradients.dout"));
-    TRY(check_pairs(plan, "gradients.dbias", gradients->dbias, &(shoal_pair_strides){0}));
-    return check_key_bias(plan, "gradients.dkey_bias", gradients->dkey_bias,
-                          (shoal_strides){0});
+    TRY(check_pairs(plan, "gradients.dbias", gradients->dbias, NULL));
+    return check_key_bias(plan, "gradients.dkey_bias", gradients->dkey_bias, NULL);
 }
 
 shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inputs,
@@ -739,6 +765,7 @@ shoal_status shoal_backward(shoal_plan *plan, const shoal_inputs *inputs,
     }
     if (status != SHOAL_OK)
         return status;
+    gradients = now.gradients;
     if (gradients->dkey_bias)
         memset(gradients->dkey_bias, 0,
                sizeof(float) * (size_t)(plan->problem.batch * plan->problem.heads *

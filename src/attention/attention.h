@@ -7,12 +7,13 @@
 #include "base/numbers.h"
 #include "base/parallel.h"
 #include "kernels/kernels.h"
+#include "shoal_transport.h"
 
 /* A status of SHOAL_INVALID with a message, printf style. */
 #define REFUSE(context, ...) sh_fail(context, SHOAL_INVALID, __VA_ARGS__)
 
-/* The one list of kinds: SHOAL_FULL is described by sh_full_kind, at the end of the file
-   that has the kind. */
+/* The one list of kinds: SHOAL_KIND_FULL is described by sh_full_kind, at the end of the
+   file that has the kind. */
 #define SHOAL_KINDS(KIND)                                                                \
     KIND(FULL, full)                                                                     \
     KIND(SHARED_FULL, shared_full)                                                       \
@@ -38,13 +39,16 @@ enum option {
     OPTION_KEYCLUSTERS = 64,
     OPTION_BLOCK = 128,
     OPTION_POOL = 256,
-    OPTION_NEAR = 512
+    OPTION_NEAR = 512,
+    OPTION_FORM = 1024
 };
 
 /* One call: the plan, what the caller gave, and where the state lies. */
 typedef struct {
     shoal_plan *plan;
-    const shoal_inputs *inputs;
+    shoal_inputs own_inputs; /* what the caller gave, in this library's layout */
+    shoal_gradients own_gradients;
+    const shoal_inputs *inputs;       /* as a rule &own_inputs */
     void *out;                        /* forward only */
     const shoal_gradients *gradients; /* backward only */
     void *state;
@@ -141,6 +145,7 @@ struct shoal_plan {
     shoal_context *context;
     const kernel_table *kernels;
     shoal_problem problem;     /* kv_heads, scale and strides filled in */
+    shoal_strides strides[4];  /* of q, k, v, out: problem points to them */
     shoal_attention attention; /* every field as the plan's sizes have it, */
     shoal_attention asked;     /* and as it was spelled */
     const attention_kind *kind;
@@ -155,6 +160,9 @@ struct shoal_plan {
     void *state; /* the plan's own */
     void *memory;
 };
+
+/* Lets the problem's strides point to the plan's own, also after a copy of the plan. */
+void sh_plan_own_strides(shoal_plan *plan);
 
 /* The kind's row; NULL for a number that is none. */
 const attention_kind *sh_attention_kind_at(int kind);
@@ -186,7 +194,8 @@ kv_head_view sh_start_kv_head(const attention_call *call, int64_t unit);
 
 /* Bytes of an element. */
 static inline int64_t sh_element_size(shoal_dtype dtype) {
-    return dtype == SHOAL_FLOAT32 ? (int64_t)sizeof(float) : (int64_t)sizeof(uint16_t);
+    return dtype == SHOAL_DTYPE_FLOAT32 ? (int64_t)sizeof(float)
+                                        : (int64_t)sizeof(uint16_t);
 }
 
 /* Sets rows first .. last - 1 to 0. */

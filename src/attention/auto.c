@@ -1,5 +1,5 @@
 /* auto: full or shoal, whichever costs less here; with a tolerance, shoal with as many
-   clusters as the error asks for, which is measured on some queries once the outputs are
+   exact keys as the error asks for, which is measured on some queries once the outputs are
    there. Also the measurement of where shoal overtakes full on this machine. */
 #include <math.h>
 #include <string.h>
@@ -30,6 +30,7 @@ typedef struct error_check {
     float *approximated;  /* [batch * heads][queries], see attention_call */
     double *errors;       /* [batch * heads][marks] */
     double *lengths;      /* [batch * heads]: squared length of the outputs */
+    double *centred;      /* the same without the mean over the queries */
     dense_scratch *dense; /* [threads] */
 } error_check;
 
@@ -99,12 +100,18 @@ static void check_task(void *shared, int64_t task, int thread) {
     double *errors = check->errors + unit * check->marks + first;
     const int dim = (int)problem->value_dim;
     if (first == 0) {
-        double sum = 0;
-        for (int64_t i = 0; i < view.queries; i++)
-            for (int64_t d = 0; d < dim; d++)
-                sum += (double)out.data[i * out.stride + d] *
-                       (double)out.data[i * out.stride + d];
-        check->lengths[unit] = sum;
+        double squares = 0, of_means = 0;
+        for (int64_t d = 0; d < dim; d++) {
+            double sum = 0;
+            for (int64_t i = 0; i < view.queries; i++) {
+                const double x = (double)out.data[i * out.stride + d];
+                squares += x * x;
+                sum += x;
+            }
+            of_means += view.queries > 0 ? sum * sum / (double)view.queries : 0;
+        }
+        check->lengths[unit] = squares;
+        check->centred[unit] = squares - of_means;
     }
     memset(errors, 0, sizeof *errors * (size_t)count);
     const score_masks masks = sh_masks_of(call, &view);
@@ -140,7 +147,9 @@ static void check_head(const attention_call *call, int64_t unit, int slot, team 
 
 /* The relative error of the call's outputs, after a forward that has filled
    check->approximated, and so many standard deviations of this estimate on top of its
-   square. */
+   square. Or the centred error, if that is larger: what distinguishes the queries of a
+   head may be small beside what they have in common. The mean error of a head is not
+   taken off, so this is never less than the centred error. */
 static double measure_error(error_check *check, const attention_call *call,
                             double deviations) {
     attention_call outputs = *call;
@@ -149,7 +158,7 @@ static double measure_error(error_check *check, const attention_call *call,
     sh_for_heads(&outputs, check_head);
     const int64_t heads = call->plan->problem.batch * call->plan->problem.heads;
     const double marks = (double)check->marks;
-    double error = 0, variance = 0, length = 0;
+    double error = 0, variance = 0, length = 0, centred = 0;
     for (int64_t unit = 0; unit < heads; unit++) {
         const double *errors = check->errors + unit * check->marks;
         double mean = 0, spread = 0;
@@ -160,26 +169,27 @@ static double measure_error(error_check *check, const attention_call *call,
         error += mean;
         variance += spread / (marks * (marks - 1));
         length += check->lengths[unit];
+        centred += check->centred[unit];
     }
     error += deviations * sqrt(variance);
-    return error > 0 || isnan(error) ? sqrt(error / length) : 0;
+    return error > 0 || isnan(error) ? sqrt(error / fmin(length, centred)) : 0;
 }
 
 /* ---- The choice -------------------------------------------------------------------- */
 
-/* What may be picked: full attention, and shoal with 1, 2 or 4 times the groups that it
-   has at this size, and more exact keys. The plans of the choices lie over each other,
+/* What may be picked: full attention, and shoal with more and more exact keys: they
+   lower the error more than clusters at the same cost. The plans of the choices lie over each other,
    since one of them runs at a time. */
-enum { FULL_CHOICE, SHOAL_CHOICE, MORE_GROUPS, MOST_GROUPS, CHOICES };
+enum { FULL_CHOICE, SHOAL_CHOICE, MORE_KEYS, MOST_KEYS, CHOICES };
 
 /* What a choice has beside shoal, in sevenths and thirds. */
-static const int32_t times_groups[CHOICES] = {0, 1, 2, 4};
-static const int32_t sevenths_of_topk[CHOICES] = {0, 7, 10, 16};
+static const int32_t halves_of_groups[CHOICES] = {0, 2, 2, 3};
+static const int32_t sevenths_of_topk[CHOICES] = {0, 7, 12, 20};
 static const int32_t thirds_of_pool[CHOICES] = {0, 3, 4, 6};
 
 /* The smallest tolerance for which a choice is tried first: on layers of real models most
    of its errors are below. Where less is asked for full attention is the answer. */
-static const double first_tried_from[CHOICES] = {0, 0.08, 0.05, 0.03};
+static const double first_tried_from[CHOICES] = {0, 0.05, 0.04, 0.025};
 
 /* The next choice leaves 0.65 to 0.75 of the error; one that should come to less than
    this part of the tolerance is worth a try after one that did not. */
@@ -208,14 +218,14 @@ double sh_attention_cost(const shoal_attention *attention, const shoal_problem *
                          int crossover) {
     const double N = (double)problem->queries, S = (double)problem->keys;
     const double both = (double)(problem->dim + problem->value_dim);
-    if (attention->kind == SHOAL_FULL)
+    if (attention->kind == SHOAL_KIND_FULL)
         return N * S * both;
     const double C = fmin(attention->clusters, N), k = fmin(attention->topk, S);
     /* What the parts cost beside full's multiplications, from times on one thread: the
        centroids also choose pools, blocks gather and select, every query is sorted into
        its block and written. q-clustered has neither pools nor blocks. */
     const double M = attention->keyclusters, near = 2.0 * attention->near + 1;
-    const double parts = attention->kind == SHOAL_Q_CLUSTERED
+    const double parts = attention->kind == SHOAL_KIND_Q_CLUSTERED
                              ? both * (1.3 * C * S + 2.9 * N * k + 85 * N) +
                                    N * attention->rank * ((double)problem->dim + 3 * C)
                              : both * (6 * C * S + 2.4 * N * (k + M) + 2.5 * N * near) +
@@ -236,8 +246,9 @@ static shoal_attention attention_of(const shoal_plan *plan, int choice) {
     shoal_attention attention = sh_shoal_kind.info.defaults;
     attention.seed = plan->attention.seed;
     const shoal_attention known = sh_attention_resolve(&attention, &plan->problem);
-    attention.clusters = known.clusters * times_groups[choice];
-    attention.topk = known.topk * sevenths_of_topk[choice] / 7;
+    attention.clusters = known.clusters * halves_of_groups[choice] / 2;
+    if (choice != SHOAL_CHOICE)
+        attention.topk = known.topk * sevenths_of_topk[choice] / 7;
     attention.pool = known.pool * thirds_of_pool[choice] / 3;
     return attention;
 }
@@ -288,6 +299,7 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
         own->check.errors = sh_reserve(work, sh_mul_checked(heads, own->check.marks),
                                        sizeof *own->check.errors);
         own->check.lengths = sh_reserve(work, heads, sizeof *own->check.lengths);
+        own->check.centred = sh_reserve(work, heads, sizeof *own->check.centred);
         own->check.dense = sh_dense_place_threads(plan, work);
     }
     auto_state *picked = sh_reserve(state, 1, sizeof *picked);
@@ -302,7 +314,7 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
         shoal_plan *sub = &own->plans[choice];
         *sub = *plan;
         sub->attention = sh_attention_resolve(&attention, &plan->problem);
-        sub->asked = sub->attention;
+        sub->asked = attention;
         sub->kind = choice == FULL_CHOICE ? &sh_full_kind : &sh_shoal_kind;
         sub->kind->place(sub, &its_work, &its_state);
         if (its_work.bytes > most_work.bytes)
@@ -370,10 +382,10 @@ static operation_count operations(const shoal_attention *attention,
 
 const attention_kind sh_auto_kind = {
     .info = {.name = "auto",
-             .cost = "the lesser of full's and shoal's",
+             .cost = "the smaller of full's and shoal's",
              .summary = "full or shoal by size; with tolerance=E also by the error on "
-                        "some queries",
-             .defaults = {.kind = SHOAL_AUTO, .seed = 1},
+                        "sampled queries",
+             .defaults = {.kind = SHOAL_KIND_AUTO, .seed = 1},
              .has_seed = 1,
              .has_tolerance = 1,
              .picks = 1},
@@ -417,9 +429,9 @@ static shoal_status time_sides(side sides[2], const shoal_inputs *inputs, float 
 
 shoal_status shoal_measure_crossover(shoal_context *context) {
     if (!context || !context->kernels)
-        return REFUSE(context,
-                      "shoal_measure_crossover: the context is NULL or was refused");
-    const shoal_problem problem = {.batch = 1,
+        return REFUSE(context, "shoal_measure_crossover: the context is NULL or invalid");
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
                                    .heads = HEADS,
                                    .queries = LENGTH,
                                    .keys = LENGTH,
@@ -437,7 +449,8 @@ shoal_status shoal_measure_crossover(shoal_context *context) {
         status = make_side(context, &problem, "shoal", &sides[1]);
     if (status == SHOAL_OK)
         status = time_sides(sides,
-                            &(shoal_inputs){.q = arrays,
+                            &(shoal_inputs){.size = sizeof(shoal_inputs),
+                                            .q = arrays,
                                             .k = arrays + size,
                                             .v = arrays + 2 * size},
                             arrays + 3 * size);

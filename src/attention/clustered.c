@@ -10,8 +10,8 @@
 /* ---- Memory ----------------------------------------------------------------------- */
 
 /* Keys are cut into at most MAX_CHUNKS chunks, so that one head of one sequence keeps
-   many threads busy. They are long where each begins its list of best keys anew. */
-enum { MAX_CHUNKS = 16, MIN_CHUNK = 2048, MIN_CHUNK_WITH_TOP = 16384 };
+   many threads busy. They are longer where each has a list of best keys. */
+enum { MAX_CHUNKS = 16, MIN_CHUNK = 2048, MIN_CHUNK_WITH_TOP = 4096 };
 
 static int64_t chunk_length(const shoal_plan *plan, int64_t keys) {
     int64_t even = ceil_divide(ceil_divide(keys, MAX_CHUNKS), KEY_BLOCK) * KEY_BLOCK;
@@ -63,6 +63,7 @@ void sh_clustered_place_parts(softmax_parts *parts, const shoal_plan *plan,
         return;
     parts->keys = sh_reserve(work, sh_mul_checked(all, own->topk), sizeof(uint64_t));
     parts->counts = sh_reserve(work, all, sizeof(int32_t));
+    parts->floors = sh_reserve(work, all, sizeof(atomic_int));
 }
 
 /* Memory for one head: to cluster its queries, then for the centroids. */
@@ -115,8 +116,7 @@ static void place_thread(clustered_thread *thread, const shoal_plan *plan,
             sh_reserve(work, plan->attention.bits * width, sizeof(float));
     if (!own->has_top)
         return;
-    thread->candidates =
-        sh_reserve(work, PANELS * width * topk_capacity(k), sizeof(uint64_t));
+    thread->candidates = sh_reserve(work, topk_size(k, PANELS * width), sizeof(uint64_t));
     thread->counts = sh_reserve(work, PANELS * width, sizeof(int32_t));
     thread->floor = sh_reserve(work, PANELS * width, sizeof(float));
     thread->top_key_rows = sh_reserve(work, k * D, sizeof(float));
@@ -144,14 +144,15 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     clustered_work measured = {0}, *own = sh_reserve(work, 1, sizeof *own);
     plan->work = own;
     own = own ? own : &measured;
-    *own = (clustered_work){.has_top = plan->kind->info.has_top_keys,
-                            .by_keys = plan->attention.groups == SHOAL_GROUPS_KEYS,
-                            .per_query = plan->attention.normaliser ==
-                                         SHOAL_NORMALISER_QUERY,
-                            .projected = (int)min(plan->attention.rank, dim),
-                            .topk = plan->over ? plan->attention.topk
-                                               : (int32_t)min(plan->attention.topk,
-                                                              problem->keys)};
+    *own =
+        (clustered_work){.has_top = plan->kind->info.has_top_keys,
+                         .by_keys = plan->attention.clustering == SHOAL_CLUSTERING_KEYS,
+                         .per_query = plan->attention.normaliser ==
+                                      SHOAL_NORMALISER_QUERY,
+                         .projected = (int)min(plan->attention.rank, dim),
+                         .topk = plan->over
+                                     ? plan->attention.topk
+                                     : (int32_t)min(plan->attention.topk, problem->keys)};
     if (own->by_keys) {
         own->lloyd = sh_reserve(work, threads, sizeof *own->lloyd);
     } else {
@@ -255,7 +256,7 @@ static void hash_task(void *shared, int64_t task, int thread) {
 }
 
 void sh_clustered_hash(clustered_head *head, team workers) {
-    sh_team_run(workers, ceil_divide(head->view.queries, HASH_TASK), hash_task, head);
+    sh_team_deal(workers, ceil_divide(head->view.queries, HASH_TASK), hash_task, head);
 }
 
 void sh_clustered_sort(clustered_head *head) {
@@ -268,7 +269,7 @@ void sh_clustered_sort(clustered_head *head) {
 static void find_clusters(clustered_head *head, team workers) {
     const shoal_plan *plan = head->call->plan;
     const int64_t n = head->view.queries, N = plan->problem.queries;
-    const int32_t *brought = head->call->inputs->groups;
+    const int32_t *brought = head->call->inputs->clusters;
     int32_t *groups = head->state.groups;
     if (brought) {
         memmove(groups, brought + head->view.head * N, (size_t)n * sizeof *groups);
@@ -316,8 +317,8 @@ static void cluster_task(void *shared, int64_t task, int thread) {
 static void for_clusters(const clustered_head *head, team workers,
                          void (*one)(const clustered_head *, int64_t,
                                      clustered_thread *)) {
-    sh_team_run(workers, ceil_divide(head->slot->sorted.used, CLUSTER_TASK), cluster_task,
-                &(cluster_loop){head, one});
+    sh_team_deal(workers, ceil_divide(head->slot->sorted.used, CLUSTER_TASK),
+                 cluster_task, &(cluster_loop){head, one});
 }
 
 /* Summed in double precision, so that the centroid is the same however its members are
@@ -336,33 +337,91 @@ void sh_clustered_sum(clustered_head *head, team workers) {
     for_clusters(head, workers, sum_members);
 }
 
+static void centre_members(const clustered_head *head, int64_t j, clustered_thread *own) {
+    const int64_t dim = head->keys.dim;
+    (void)own;
+    for (int64_t d = j * dim; d < (j + 1) * dim; d++)
+        head->state.centroids[d] =
+            (float)(head->slot->sums[d] / (double)max(1, head->slot->members[j]));
+}
+
 void sh_clustered_centre(clustered_head *head) {
-    const int64_t used = head->slot->sorted.used, dim = head->keys.dim;
-    for (int64_t j = 0; j < used; j++)
-        for (int64_t d = j * dim; d < (j + 1) * dim; d++)
-            head->state.centroids[d] =
-                (float)(head->slot->sums[d] / (double)max(1, head->slot->members[j]));
+    for (int64_t j = 0; j < head->slot->sorted.used; j++)
+        centre_members(head, j, NULL);
+}
+
+static void find_centroid(const clustered_head *head, int64_t j, clustered_thread *own) {
+    sum_members(head, j, own);
+    centre_members(head, j, own);
 }
 
 static void collect(void *context, const query_panel *panel, float *scores, int count,
                     int64_t first) {
-    sh_topk_collect(context, scores, panel->count, panel->width, count, first);
+    sh_topk_collect(context, scores, panel->width, count, first);
 }
 
 static int64_t centroids_per_task(const clustered_head *head) {
     return head->task_panels * head->keys.kernels->panel;
 }
 
+/* A score that is too low for the top keys of group j, if a chunk before this one has
+   found k keys that are as high. The top keys are the same whether or not it has. */
+static float known_floor(const clustered_head *head, int64_t chunk, int64_t j) {
+    const softmax_parts *parts = &head->slot->parts;
+    int highest = float_order(-INFINITY);
+    for (int64_t before = 0; before < chunk; before++) {
+        const int order =
+            atomic_load_explicit(&parts->floors[before * parts->clusters + j],
+                                 memory_order_relaxed);
+        highest = order > highest ? order : highest;
+    }
+    return float_of_order(highest);
+}
+
 /* A group that needs no top keys collects no candidates. */
-static void start_panel(const clustered_head *head, query_panel *panel,
-                        const topk_lists *lists) {
+static void start_panel(const clustered_head *head, int64_t chunk, query_panel *panel,
+                        topk_lists *lists) {
     sh_dense_start(&head->keys, panel, (row_view){head->state.centroids, head->keys.dim});
     if (!head->work->has_top)
         return;
-    sh_topk_start(lists, panel->count, panel->width);
-    for (int i = 0; i < panel->count; i++)
-        if (clustered_is_alone(head, panel->first + i))
-            lists->floor[i] = INFINITY;
+    float floor[MAX_PANEL];
+    for (int i = 0; i < panel->width; i++)
+        floor[i] = i >= panel->count || clustered_is_alone(head, panel->first + i)
+                       ? INFINITY
+                       : known_floor(head, chunk, panel->first + i);
+    sh_topk_start(lists, panel->width, floor);
+}
+
+/* What a chunk gave a panel: softmax, values and best keys. */
+static void keep_part(const clustered_head *head, int64_t chunk, const query_panel *panel,
+                      topk_lists *lists) {
+    const softmax_parts *parts = &head->slot->parts;
+    const int64_t at = chunk * parts->clusters + panel->first;
+    const int Dv = head->keys.value_dim;
+    memcpy(parts->largest + at, panel->largest, (size_t)panel->count * sizeof(float));
+    memcpy(parts->sum + at, panel->sum, (size_t)panel->count * sizeof(float));
+    head->keys.kernels->unpack(panel->outputs, panel->count, panel->width, Dv, NULL, NULL,
+                               0, parts->values + at * Dv, Dv, NULL);
+    if (!head->work->has_top)
+        return;
+    sh_topk_finish(lists, panel->width);
+    for (int i = 0; i < panel->count; i++) {
+        parts->counts[at + i] =
+            sh_topk_take(lists, i, panel->width, parts->keys + (at + i) * lists->k);
+        atomic_store_explicit(&parts->floors[at + i], float_order(lists->floor[i]),
+                              memory_order_relaxed);
+    }
+}
+
+/* The part of `parts` of the next block of keys and values that begins at `first`. */
+static void prefetch_next(const clustered_head *head, int64_t first, int64_t end,
+                          int part, int parts) {
+    const int64_t rows = max(0, min(KEY_BLOCK, end - first));
+    const int64_t from = first + rows * part / parts;
+    const int64_t count = first + rows * (part + 1) / parts - from;
+    const row_view k = head->keys.k, v = head->keys.v;
+    prefetch_rows(k.data + from * k.stride, k.stride, NULL, count, head->keys.dim);
+    prefetch_rows(v.data + from * v.stride, v.stride, NULL, count, head->keys.value_dim);
 }
 
 /* One chunk of keys over some panels of centroids, which take turns on every block of
@@ -377,39 +436,26 @@ static void attend_task(void *shared, int64_t task, int thread) {
     const int64_t end = min(start + head->chunk_keys, head->view.keys);
     const int panels =
         sh_dense_cut(own->dense, head->keys.kernels, first, min(first + run, used));
-    const softmax_parts *parts = &head->slot->parts;
-    const int Dv = head->keys.value_dim;
     const int32_t k = head->work->topk;
     topk_lists lists[PANELS] = {0};
     for (int p = 0; p < panels; p++) {
         if (head->work->has_top) {
             const int64_t lane = (int64_t)p * head->keys.kernels->panel;
-            lists[p] = (topk_lists){head->keys.kernels, k,
-                                    own->candidates + lane * topk_capacity(k),
-                                    own->counts + lane, own->floor + lane};
+            lists[p] = sh_topk_lists(head->keys.kernels, k,
+                                     own->candidates + topk_size(k, lane),
+                                     own->counts + lane, own->floor + lane);
         }
-        start_panel(head, &own->dense->panels[p], &lists[p]);
+        start_panel(head, chunk, &own->dense->panels[p], &lists[p]);
     }
     for (int64_t key = start; key < end; key += KEY_BLOCK)
-        for (int p = 0; p < panels; p++)
+        for (int p = 0; p < panels; p++) {
+            prefetch_next(head, key + KEY_BLOCK, end, p, panels);
             sh_dense_stream(&head->keys, key, min(key + KEY_BLOCK, end),
                             &own->dense->panels[p], own->dense->scores,
                             head->work->has_top ? collect : NULL, &lists[p]);
-    for (int p = 0; p < panels; p++) {
-        /* What the chunk gave the panel: softmax, values and best keys. */
-        const query_panel *panel = &own->dense->panels[p];
-        const int64_t at = chunk * head->slot->sorted.clusters + panel->first;
-        memcpy(parts->largest + at, panel->largest, (size_t)panel->count * sizeof(float));
-        memcpy(parts->sum + at, panel->sum, (size_t)panel->count * sizeof(float));
-        head->keys.kernels->unpack(panel->outputs, panel->count, panel->width, Dv, NULL,
-                                   NULL, 0, parts->values + at * Dv, Dv, NULL);
-        for (int i = 0; i < panel->count && head->work->has_top; i++) {
-            uint64_t *list = topk_list(&lists[p], i);
-            const int32_t count = sh_topk_cut(list, lists[p].counts[i], k);
-            parts->counts[at + i] = count;
-            memcpy(parts->keys + (at + i) * k, list, (size_t)count * sizeof *list);
         }
-    }
+    for (int p = 0; p < panels; p++)
+        keep_part(head, chunk, &own->dense->panels[p], &lists[p]);
 }
 
 /* A task reads its keys once for all its panels. Threads share out chunks of keys, and
@@ -421,8 +467,11 @@ void sh_clustered_attend_keys(clustered_head *head, team workers) {
     if (chunks < workers.threads)
         head->task_panels = used / head->keys.kernels->panel * chunks / workers.threads;
     head->task_panels = max(1, min(head->task_panels, PANELS));
-    sh_team_run(workers, chunks * ceil_divide(used, centroids_per_task(head)),
-                attend_task, head);
+    for (int64_t i = 0; i < chunks * head->slot->parts.clusters && head->work->has_top;
+         i++)
+        atomic_init(&head->slot->parts.floors[i], float_order(-INFINITY));
+    sh_team_deal(workers, chunks * ceil_divide(used, centroids_per_task(head)),
+                 attend_task, head);
     head->slot->parts.count = chunks;
 }
 
@@ -454,7 +503,9 @@ void sh_clustered_merge_cluster(const shoal_plan *plan, const softmax_parts *par
         const int32_t more = parts->counts[at];
         memcpy(own->candidates + count, parts->keys + at * k,
                sizeof *own->candidates * (size_t)more);
-        count = sh_topk_cut(own->candidates, count + more, (int32_t)k);
+        count += more;
+        if (count > 3 * k || part == parts->count - 1)
+            count = sh_topk_cut(own->candidates, count, (int32_t)k);
     }
     parts->counts[j] = count;
     memcpy(parts->keys + j * k, own->candidates, sizeof *own->candidates * (size_t)count);
@@ -524,13 +575,25 @@ static void share_cluster(const clustered_head *head, int64_t j, clustered_threa
     }
 }
 
-void sh_clustered_name_top(clustered_head *head, team workers) {
+static void clear_top(const clustered_head *head) {
     const int64_t all = (int64_t)head->slot->sorted.clusters *
                         head->call->plan->attention.topk;
     for (int64_t i = 0; i < all && head->work->has_top; i++)
         head->state.top_keys[i] = -1;
+}
+
+void sh_clustered_name_top(clustered_head *head, team workers) {
+    clear_top(head);
     if (head->work->has_top && head->seen > 0)
         for_clusters(head, workers, name_top);
+}
+
+/* All that follows the pass over the keys for one cluster. */
+static void finish_cluster(const clustered_head *head, int64_t j, clustered_thread *own) {
+    merge_cluster(head, j, own);
+    if (head->work->has_top && head->seen > 0)
+        name_top(head, j, own);
+    share_cluster(head, j, own);
 }
 
 void sh_clustered_share(clustered_head *head, team workers) {
@@ -741,10 +804,10 @@ void sh_clustered_write(clustered_head *head, team workers) {
         atomic_init(&head->slot->cancelled[j], 0);
         head->state.others_alone[j] = 0;
     }
-    sh_team_run(workers, ceil_divide(head->view.queries, MEMBER_TASK),
-                head->work->has_top ? improve_task : copy_task, head);
+    sh_team_deal(workers, ceil_divide(head->view.queries, MEMBER_TASK),
+                 head->work->has_top ? improve_task : copy_task, head);
     if (head->work->per_query && !head->call->plan->over)
-        sh_team_run(workers, used, cancelled_task, head);
+        sh_team_deal(workers, used, cancelled_task, head);
 }
 
 static void forward_head(const attention_call *call, int64_t unit, int slot,
@@ -756,15 +819,13 @@ static void forward_head(const attention_call *call, int64_t unit, int slot,
                   call->plan->problem.value_dim);
     find_clusters(&head, workers);
     if (n > 0 && S > 0) {
-        sh_clustered_sum(&head, workers);
-        sh_clustered_centre(&head);
+        for_clusters(&head, workers, find_centroid);
         sh_clustered_attend_keys(&head, workers);
-        sh_clustered_merge(&head, workers);
     }
-    sh_clustered_name_top(&head, workers);
+    clear_top(&head);
     if (n == 0 || S == 0)
         return;
-    sh_clustered_share(&head, workers);
+    for_clusters(&head, workers, finish_cluster);
     sh_clustered_write(&head, workers);
 }
 
@@ -773,7 +834,7 @@ static operation_count operations(const shoal_attention *attention,
     const double N = (double)problem->queries, S = (double)problem->keys;
     const double D = (double)problem->dim, both = D + (double)problem->value_dim;
     const double C = fmin(N, attention->clusters), k = fmin(S, attention->topk);
-    const int by_keys = attention->groups == SHOAL_GROUPS_KEYS;
+    const int by_keys = attention->clustering == SHOAL_CLUSTERING_KEYS;
     return (operation_count){.once = 2 * N * D *
                                      (by_keys ? attention->rank : attention->bits),
                              .dense = 2 * (C * S + N * k) * both};
@@ -790,33 +851,35 @@ const attention_kind sh_clustered_kind =
     {.info = {.name = "clustered-C",
               .number = "clusters",
               .cost = "N D B + N C L + C S (D + Dv)",
-              .summary = "each group of queries attends once",
-              .defaults = {.kind = SHOAL_CLUSTERED,
+              .summary = "each cluster of queries attends once",
+              .defaults = {.kind = SHOAL_KIND_CLUSTERED,
                            .clusters = 100,
                            .bits = 63,
                            .rank = 16,
                            .iterations = 10,
                            .seed = 1},
-              .has_groups = 1,
+              .has_clusters = 1,
               .has_seed = 1},
      .options = OPTION_GROUPS | OPTION_BITS | OPTION_RANK | OPTION_ITERATIONS,
      CLUSTERED_FUNCTIONS};
 
 const attention_kind sh_i_clustered_kind =
-    {.info = {.name = "i-clustered-C",
-              .number = "clusters",
-              .cost = "N D B + N C L + (C S + N k) (D + Dv)",
-              .summary = "clustered, and each group's topk keys exactly for every query",
-              .defaults = {.kind = SHOAL_I_CLUSTERED,
-                           .clusters = 100,
-                           .topk = 32,
-                           .bits = 63,
-                           .rank = 16,
-                           .iterations = 10,
-                           .seed = 1},
-              .has_groups = 1,
-              .has_top_keys = 1,
-              .has_seed = 1},
+    {.info =
+         {.name = "i-clustered-C",
+          .number = "clusters",
+          .cost = "N D B + N C L + (C S + N k) (D + Dv)",
+          .summary =
+              "clustered, with exact scores of each cluster's topk keys for every query",
+          .defaults = {.kind = SHOAL_KIND_I_CLUSTERED,
+                       .clusters = 100,
+                       .topk = 32,
+                       .bits = 63,
+                       .rank = 16,
+                       .iterations = 10,
+                       .seed = 1},
+          .has_clusters = 1,
+          .has_top_keys = 1,
+          .has_seed = 1},
      .options = OPTION_TOPK | OPTION_GROUPS | OPTION_NORMALISER | OPTION_BITS |
                 OPTION_RANK | OPTION_ITERATIONS,
      CLUSTERED_FUNCTIONS};
@@ -828,15 +891,15 @@ const attention_kind sh_q_clustered_kind = {
              .cost = "N r (D + C) + (C S + N k) (D + Dv)",
              .summary = "queries clustered in the keys' metric; each cluster's topk keys "
                         "exactly, one softmax per query",
-             .defaults = {.kind = SHOAL_Q_CLUSTERED,
+             .defaults = {.kind = SHOAL_KIND_Q_CLUSTERED,
                           .clusters = 100,
                           .topk = 64,
-                          .groups = SHOAL_GROUPS_KEYS,
+                          .clustering = SHOAL_CLUSTERING_KEYS,
                           .normaliser = SHOAL_NORMALISER_QUERY,
                           .rank = 16,
                           .iterations = 6,
                           .seed = 1},
-             .has_groups = 1,
+             .has_clusters = 1,
              .has_top_keys = 1,
              .has_seed = 1},
     .options = OPTION_TOPK | OPTION_RANK | OPTION_ITERATIONS,

@@ -35,6 +35,8 @@ typedef struct {
     float *values;           /* [parts][G][Dv], not divided by the sum */
     uint64_t *keys;          /* [parts][G][k]: candidates */
     int32_t *counts;         /* [parts][G] */
+    atomic_int *floors; /* [parts][G]: float_order of a score that k of the part's keys,
+                           once it is done, are at least */
 } softmax_parts;
 
 /* Memory for one head at a time. */
@@ -63,7 +65,7 @@ typedef struct {
     dense_scratch *dense; /* one of work->dense */
     float *projections;   /* [bits][panel] */
     /* Lists of candidates, one per lane of every panel: */
-    uint64_t *candidates; /* [PANELS][panel][capacity] */
+    uint64_t *candidates; /* [PANELS][topk_size] */
     int32_t *counts;      /* [PANELS][panel] */
     float *floor;         /* [PANELS][panel] */
     /* The top keys of one group: */

@@ -16,7 +16,7 @@ void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, block_layout
         panel->sum = sh_reserve(work, width, sizeof(float));
         panel->inverse = sh_reserve(work, width, sizeof(float));
         panel->keep = sh_reserve(work, width, sizeof(float));
-        if (plan->problem.dtype != SHOAL_FLOAT32)
+        if (plan->problem.dtype != SHOAL_DTYPE_FLOAT32)
             panel->rows = sh_reserve(work, max(dim, value_dim) * width, sizeof(float));
         if (!plan->with_backward)
             continue;
@@ -27,7 +27,7 @@ void sh_dense_place(dense_scratch *scratch, const shoal_plan *plan, block_layout
     scratch->scores = sh_reserve(work, KEY_BLOCK * width, sizeof(float));
     if (plan->with_backward)
         scratch->slopes = sh_reserve(work, KEY_BLOCK * width, sizeof(float));
-    if (plan->problem.dtype == SHOAL_FLOAT32)
+    if (plan->problem.dtype == SHOAL_DTYPE_FLOAT32)
         return;
     scratch->block_k = sh_reserve(work, KEY_BLOCK * dim, sizeof(float));
     scratch->block_v = sh_reserve(work, KEY_BLOCK * value_dim, sizeof(float));
@@ -84,7 +84,7 @@ int sh_dense_cut(dense_scratch *scratch, const kernel_table *kernels, int64_t fi
 
 /* The panel's rows of x, as floats. */
 static row_view panel_rows(const dense_keys *keys, const query_panel *panel, row_view x) {
-    if (keys->dtype == SHOAL_FLOAT32)
+    if (keys->dtype == SHOAL_DTYPE_FLOAT32)
         return (row_view){x.data + panel->first * x.stride, x.stride};
     sh_widen_rows(keys->kernels, half_rows_of(x, keys->dim, keys->dtype), panel->first,
                   panel->count, panel->rows);
@@ -180,7 +180,7 @@ void sh_dense_invert(const dense_keys *keys, query_panel *panel) {
 void sh_dense_write(const dense_keys *keys, query_panel *panel, row_view out,
                     float *largest, float *inverse) {
     const size_t size = (size_t)panel->count * sizeof(float);
-    const int is_half = keys->dtype != SHOAL_FLOAT32;
+    const int is_half = keys->dtype != SHOAL_DTYPE_FLOAT32;
     row_view to = {panel->rows, keys->value_dim};
     if (!is_half)
         to = (row_view){out.data + panel->first * out.stride, out.stride};
@@ -205,7 +205,7 @@ dense_keys sh_dense_widen(const dense_keys *keys, int64_t first, int64_t last, f
                   first, last - first, v);
     some.k = (row_view){k, keys->dim};
     some.v = (row_view){v, keys->value_dim};
-    some.dtype = SHOAL_FLOAT32;
+    some.dtype = SHOAL_DTYPE_FLOAT32;
     some.origin = first;
     return some;
 }
@@ -216,7 +216,7 @@ void sh_dense_forward(const dense_forward_job *job, int64_t first, int64_t last,
     const int panels = sh_dense_cut(scratch, job->keys.kernels, first, last);
     const int64_t end =
         panels > 0 ? end_of(&job->keys, &scratch->panels[panels - 1], job->key_count) : 0;
-    const int is_half = job->keys.dtype != SHOAL_FLOAT32;
+    const int is_half = job->keys.dtype != SHOAL_DTYPE_FLOAT32;
     dense_keys some;
     for (int p = 0; p < panels; p++)
         sh_dense_start(&job->keys, &scratch->panels[p], job->x);

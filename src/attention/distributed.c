@@ -99,14 +99,14 @@ static void gather(distributed_call *run, const void *mine, int64_t bytes, void 
 
 static void sum(distributed_call *run, int32_t *values, int64_t count) {
     if (!run->failed && count > 0)
-        run->failed = run->over->sum(run->over, SHOAL_SUM_INT32, count, values) !=
+        run->failed = run->over->sum(run->over, SHOAL_SUM_TYPE_INT32, count, values) !=
                       SHOAL_OK;
 }
 
 shoal_status sh_distributed_failure(const distributed_call *run) {
     return sh_fail(run->call->plan->context, SHOAL_IO,
-                   "rank %d of %d cannot talk to the others: %s", run->over->rank,
-                   run->over->ranks, run->over->message);
+                   "rank %d of %d cannot communicate with the others: %s",
+                   run->over->rank, run->over->ranks, run->over->message);
 }
 
 /* Where this rank's positions lie among all; [P][2 + 2 batch] numbers are there. */
@@ -128,7 +128,7 @@ static shoal_status find_ranges(distributed_call *run) {
         if (range.queries > INT32_MAX || range.keys > INT32_MAX)
             return REFUSE(run->call->plan->context,
                           "sequence %lld has %lld queries and %lld keys on all ranks: "
-                          "at most %d of each are possible",
+                          "the maximum is %d of each",
                           (long long)b, (long long)range.queries, (long long)range.keys,
                           INT32_MAX);
     }
@@ -145,7 +145,7 @@ shoal_status sh_distributed_begin(distributed_call *run, const attention_call *c
     distributed_work *own = run->own = plan->distributed;
     memset(own->mine, 0, sizeof *own->mine * (size_t)numbers);
     own->mine[0] = status != SHOAL_OK;
-    own->mine[1] = status == SHOAL_OK && run->call->inputs->groups;
+    own->mine[1] = status == SHOAL_OK && run->call->inputs->clusters;
     for (int64_t b = 0; b < B && status == SHOAL_OK && plan->problem.heads > 0; b++) {
         const head_view view = sh_view_of(run->call, b, 0);
         own->mine[2 + 2 * b] = view.queries;
@@ -161,7 +161,7 @@ shoal_status sh_distributed_begin(distributed_call *run, const attention_call *c
                           run->over->ranks);
         if (own->all[p * numbers + 1] != own->mine[1])
             return REFUSE(plan->context,
-                          "inputs.groups are given on rank %d, but not on rank %d",
+                          "inputs.clusters are given on rank %d, but not on rank %d",
                           own->mine[1] ? run->over->rank : p,
                           own->mine[1] ? p : run->over->rank);
     }
@@ -244,7 +244,7 @@ static void run_kmeans(distributed_call *run) {
     for (int64_t u = 0; u < distributed_units(plan); u++) {
         clustered_head *head = &own->heads[u];
         own->moving[u] = range_of(run, u)->queries > plan->attention.clusters &&
-                         !run->call->inputs->groups;
+                         !run->call->inputs->clusters;
         own->passes[u] = (kmeans_pass){&head->slot->kmeans,
                                        plan->kernels,
                                        &head->slot->hashes,
@@ -358,7 +358,7 @@ static void run_lloyd(distributed_call *run) {
     int any = 0;
     for (int64_t u = 0; u < distributed_units(plan); u++)
         any |= own->moving[u] = range_of(run, u)->queries > plan->attention.clusters &&
-                                !run->call->inputs->groups;
+                                !run->call->inputs->clusters;
     if (!any)
         return;
     memset(own->samples, 0,
@@ -404,7 +404,7 @@ static void find_clusters(distributed_call *run, int32_t *members) {
         /* Groups that nobody had to look for: brought along, or one for each query. */
         clustered_head *head = &run->own->heads[u];
         const int64_t n = head->view.queries, N = plan->problem.queries;
-        const int32_t *brought = run->call->inputs->groups;
+        const int32_t *brought = run->call->inputs->clusters;
         int32_t *groups = head->state.groups;
         if (brought)
             memmove(groups, brought + u * N, (size_t)n * sizeof *groups);

@@ -110,8 +110,8 @@ static void copy_block(distributed_call *run, float *block, int back) {
     const int64_t D = problem->dim, Dv = problem->value_dim;
     for (int64_t b = 0; b < problem->batch; b++)
         for (int64_t h = 0; h < problem->kv_heads; h++) {
-            const row_view k = sh_key_rows(call, keys, &problem->k, b, h);
-            const row_view v = sh_key_rows(call, values, &problem->v, b, h);
+            const row_view k = sh_key_rows(call, keys, problem->k_strides, b, h);
+            const row_view v = sh_key_rows(call, values, problem->v_strides, b, h);
             float *row = block + first_row(run, run->over->rank, b, h) * (D + Dv);
             const int64_t count = keys_of(run, run->over->rank, b);
             for (int64_t l = 0; l < count; l++, row += D + Dv) {

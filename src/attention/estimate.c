@@ -21,6 +21,7 @@
    one and has other groups. */
 typedef struct {
     double out_squared; /* squared length of the output, all live queries */
+    double out_centred; /* the same without the mean over each head's queries */
     float *distances;   /* [live queries], head by head; NULL where there is no guide */
     double total;       /* their sum; 0 where there is no guide */
 } guide;
@@ -62,6 +63,22 @@ static double compare_head(const row_view out, int64_t queries, int64_t dim,
     return total;
 }
 
+/* Squared length of a head's rows without their mean. */
+static double centred_square(row_view out, int64_t queries, int64_t dim) {
+    double total = 0;
+    for (int64_t d = 0; d < dim; d++) {
+        double sum = 0, squares = 0;
+        for (int64_t i = 0; i < queries; i++)
+            sum += (double)out.data[i * out.stride + d];
+        for (int64_t i = 0; i < queries; i++) {
+            const double x = (double)out.data[i * out.stride + d] - sum / (double)queries;
+            squares += x * x;
+        }
+        total += squares;
+    }
+    return total;
+}
+
 static shoal_status compare_heads(const attention_call *call, const float *out,
                                   shoal_plan *plan, float *guided, guide *made) {
     const shoal_problem *problem = &call->plan->problem;
@@ -69,19 +86,22 @@ static shoal_status compare_heads(const attention_call *call, const float *out,
     for (int64_t head = 0; head < problem->batch * problem->heads; head++) {
         const int64_t b = head / problem->heads, h = head % problem->heads;
         const head_view view = sh_view_of(call, b, h);
-        const row_view mine = sh_query_rows(call, out, &problem->out, b, h);
+        const row_view mine = sh_query_rows(call, out, problem->out_strides, b, h);
         made->out_squared +=
             compare_head(mine, view.queries, problem->value_dim, NULL, NULL);
+        made->out_centred += centred_square(mine, view.queries, problem->value_dim);
         if (!plan)
             continue;
         const score_masks masks = sh_masks_of(call, &view);
-        const shoal_inputs inputs = {.q = view.q.data,
+        const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                     .q = view.q.data,
                                      .k = view.k.data,
                                      .v = view.v.data,
                                      .query_lengths = &view.queries,
                                      .key_lengths = &view.keys,
                                      .key_bias = masks.key_bias,
-                                     .key_bias_strides = {1, 0, masks.key_bias_step}};
+                                     .key_bias_strides = &(shoal_strides){
+                                         .position = masks.key_bias_step}};
         TRY(shoal_forward(plan, &inputs, guided));
         made->total += compare_head(mine, view.queries, problem->value_dim, guided,
                                     made->distances + query);
@@ -118,20 +138,20 @@ static shoal_status create_guide(const attention_call *call, const float *out,
     shoal_status status = SHOAL_OK;
     *made = (guide){0};
     const shoal_kind_info *info = &call->plan->kind->info;
-    if (wanted && (info->has_groups || info->picks) && problem->keys > 0) {
-        /* One head at a time, into memory for one. Batch strides are not used; 1 keeps
-           strides of 0, which repeat a row, from meaning contiguous ones. */
+    if (wanted && (info->has_clusters || info->picks) && problem->keys > 0) {
+        /* One head at a time, into memory for one. */
         const shoal_attention attention = guide_attention(call);
-        const shoal_problem one = {.batch = 1,
+        const shoal_problem one = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
                                    .heads = 1,
                                    .queries = problem->queries,
                                    .keys = problem->keys,
                                    .dim = problem->dim,
                                    .value_dim = problem->value_dim,
                                    .scale = problem->scale,
-                                   .q = {1, 0, problem->q.position},
-                                   .k = {1, 0, problem->k.position},
-                                   .v = {1, 0, problem->v.position}};
+                                   .q_strides = problem->q_strides,
+                                   .k_strides = problem->k_strides,
+                                   .v_strides = problem->v_strides};
         status = shoal_plan_create(call->plan->context, &one, &attention, 0, &plan);
         if (status == SHOAL_OK &&
             !sh_allocate_parts(call->plan->context, place, &arrays, NULL))
@@ -158,6 +178,9 @@ typedef struct {
     int64_t b, h, i;
     double weight; /* what it counts for: the inverse of its probability */
     double error_squared, exact_squared, out_squared, largest;
+    /* In totals: */
+    double mean_squared;   /* squared length of the mean errors, times the queries */
+    double weight_squared; /* sum of weight^2 error_squared, of the head at hand */
 } sample;
 
 typedef struct {
@@ -165,6 +188,11 @@ typedef struct {
     const float *out;
     sample samples[BATCH];
     int64_t count;
+    int all;       /* every live query is a sample */
+    float *errors; /* [BATCH][Dv] */
+    double *sums;  /* [Dv]: of weight x error, of the head at hand */
+    int64_t head;  /* it; -1 before the first */
+    int64_t queries;
 } sample_batch;
 
 static double dot(const float *a, const float *b, int64_t count) {
@@ -184,8 +212,9 @@ static double exact_score(const shoal_plan *plan, const float *q, const float *k
 
 /* A NaN, once there, stays. */
 static void compare_slice(sample *at, const double *exact, const float *out,
-                          int64_t count) {
+                          int64_t count, float *errors) {
     for (int64_t f = 0; f < count; f++) {
+        errors[f] = (float)((double)out[f] - exact[f]);
         const double error = fabs((double)out[f] - exact[f]);
         at->error_squared += error * error;
         at->exact_squared += exact[f] * exact[f];
@@ -200,7 +229,8 @@ static void sample_task(void *shared, int64_t task, int thread) {
     const shoal_problem *problem = &call->plan->problem;
     sample *at = &batch->samples[task];
     const head_view view = sh_view_of(call, at->b, at->h);
-    const row_view out = sh_query_rows(call, batch->out, &problem->out, at->b, at->h);
+    const row_view out =
+        sh_query_rows(call, batch->out, problem->out_strides, at->b, at->h);
     const score_masks masks = sh_masks_of(call, &view);
     double exact[SLICE];
     (void)thread;
@@ -233,15 +263,40 @@ static void sample_task(void *shared, int64_t task, int thread) {
         }
         for (int64_t f = 0; f < count && sum != 0; f++)
             exact[f] /= sum;
-        compare_slice(at, exact, out.data + at->i * out.stride + first, count);
+        compare_slice(at, exact, out.data + at->i * out.stride + first, count,
+                      batch->errors + task * problem->value_dim + first);
     }
+}
+
+/* Adds the mean error of the head at hand to the total. Pairs of different samples tell
+   its square without a bias. */
+static void finish_head(sample_batch *batch, sample *total) {
+    const int64_t dim = batch->call->plan->problem.value_dim;
+    double square = batch->all ? 0 : -total->weight_squared;
+    for (int64_t d = 0; d < dim && batch->head >= 0; d++)
+        square += batch->sums[d] * batch->sums[d];
+    if (batch->head >= 0 && batch->queries > 0 && !(square <= 0))
+        total->mean_squared += square / (double)batch->queries;
+    total->weight_squared = 0;
+    for (int64_t d = 0; d < dim; d++)
+        batch->sums[d] = 0;
 }
 
 /* Adds the batch's samples to the total, in their order. */
 static void finish_batch(sample_batch *batch, sample *total) {
+    const shoal_problem *problem = &batch->call->plan->problem;
     sh_team_run(sh_team_of(batch->call->plan->context), batch->count, sample_task, batch);
     for (int64_t s = 0; s < batch->count; s++) {
         const sample *at = &batch->samples[s];
+        const float *errors = batch->errors + s * problem->value_dim;
+        if (at->b * problem->heads + at->h != batch->head) {
+            finish_head(batch, total);
+            batch->head = at->b * problem->heads + at->h;
+            batch->queries = sh_view_of(batch->call, at->b, at->h).queries;
+        }
+        for (int64_t d = 0; d < problem->value_dim; d++)
+            batch->sums[d] += at->weight * (double)errors[d];
+        total->weight_squared += at->weight * at->weight * at->error_squared;
         total->error_squared += at->weight * at->error_squared;
         total->exact_squared += at->weight * at->exact_squared;
         total->out_squared += at->weight * at->out_squared;
@@ -265,11 +320,16 @@ enum { EVEN_SHARE = 5 /* one part in so many of the probability is even */ };
    shares, at random. A query that holds several marks counts for each of them. */
 static sample compare_samples(const attention_call *call, const float *out,
                               const guide *guided, int64_t live, int64_t wanted,
-                              uint64_t seed) {
+                              uint64_t seed, float *errors, double *sums) {
     const shoal_problem *problem = &call->plan->problem;
     const double unit = 1.0 / 9007199254740992.0; /* 2^-53 */
     const int even = !(guided->total > 0) || wanted == live;
-    sample_batch batch = {.call = call, .out = out};
+    sample_batch batch = {.call = call,
+                          .out = out,
+                          .all = wanted == live,
+                          .errors = errors,
+                          .sums = sums,
+                          .head = -1};
     sample total = {0};
     double passed = 0;
     int64_t marks = 0, query = 0;
@@ -302,6 +362,7 @@ static sample compare_samples(const attention_call *call, const float *out,
         }
     }
     finish_batch(&batch, &total);
+    finish_head(&batch, &total);
     return total;
 }
 
@@ -317,6 +378,25 @@ static double relative_error(const sample *total, const guide *guided) {
                 (exact > 0 || isnan(exact) ? exact : total->exact_squared));
 }
 
+/* The same of what distinguishes the queries of a head. */
+static double centred_error(const sample *total, const guide *guided) {
+    const double error = total->error_squared - total->mean_squared;
+    return error > 0 || isnan(error) ? sqrt(error / guided->out_centred) : 0;
+}
+
+/* Room for the errors of a batch. */
+typedef struct {
+    int64_t dim;
+    float *errors;
+    double *sums;
+} error_rows;
+
+static void place_errors(void *argument, block_layout *block) {
+    error_rows *rows = argument;
+    rows->errors = reserve_floats(block, BATCH, rows->dim);
+    rows->sums = sh_reserve(block, rows->dim, sizeof(double));
+}
+
 static shoal_status estimate(const attention_call *call, const float *out,
                              int64_t samples, uint64_t seed, shoal_error *error) {
     const int64_t live = count_live(call), wanted = min(samples, live);
@@ -325,11 +405,18 @@ static shoal_status estimate(const attention_call *call, const float *out,
     if (wanted == 0)
         return SHOAL_OK;
     TRY(create_guide(call, out, live, wanted < live, &guided));
-    const sample total = compare_samples(call, out, &guided, live, wanted, seed);
-    error->largest_error = total.largest;
-    error->relative_error = relative_error(&total, &guided);
+    error_rows rows = {.dim = call->plan->problem.value_dim};
+    void *memory = sh_allocate_parts(call->plan->context, place_errors, &rows, NULL);
+    if (memory) {
+        const sample total = compare_samples(call, out, &guided, live, wanted, seed,
+                                             rows.errors, rows.sums);
+        error->largest_error = total.largest;
+        error->relative_error = relative_error(&total, &guided);
+        error->centred_error = centred_error(&total, &guided);
+    }
+    sh_release(call->plan->context, memory);
     destroy_guide(call, &guided);
-    return SHOAL_OK;
+    return memory ? SHOAL_OK : SHOAL_NO_MEMORY;
 }
 
 /* ---- Half precision ---------------------------------------------------------------- */
@@ -370,12 +457,13 @@ static shoal_status create_copy(const attention_call *call, const void *out,
         return SHOAL_NO_MEMORY;
     const int64_t N = problem->queries, S = problem->keys, H = problem->heads;
     const int64_t D = problem->dim, Dv = problem->value_dim, G = problem->kv_heads;
-    problem->dtype = SHOAL_FLOAT32;
+    problem->dtype = SHOAL_DTYPE_FLOAT32;
     problem->packed = 0;
-    problem->q = (shoal_strides){H * N * D, N * D, D};
-    problem->k = (shoal_strides){G * S * D, S * D, D};
-    problem->v = (shoal_strides){G * S * Dv, S * Dv, Dv};
-    problem->out = (shoal_strides){H * N * Dv, N * Dv, Dv};
+    copy->plan.strides[0] = (shoal_strides){H * N * D, N * D, D};
+    copy->plan.strides[1] = (shoal_strides){G * S * D, S * D, D};
+    copy->plan.strides[2] = (shoal_strides){G * S * Dv, S * Dv, Dv};
+    copy->plan.strides[3] = (shoal_strides){H * N * Dv, N * Dv, Dv};
+    sh_plan_own_strides(&copy->plan);
     copy->inputs.q = copy->q;
     copy->inputs.k = call->inputs->k ? copy->k : NULL;
     copy->inputs.v = copy->v;
@@ -385,7 +473,7 @@ static shoal_status create_copy(const attention_call *call, const void *out,
     for (int64_t head = 0; head < problem->batch * H; head++) {
         const int64_t b = head / H, h = head % H, kv_head = b * G + h / (H / G);
         const head_view view = sh_view_of(call, b, h);
-        const row_view rows = sh_query_rows(call, out, &from->out, b, h);
+        const row_view rows = sh_query_rows(call, out, from->out_strides, b, h);
         copy->query_lengths[b] = view.queries;
         copy->key_lengths[b] = view.keys;
         sh_widen_rows(kernels, half_rows_of(view.q, D, from->dtype), 0, view.queries,
@@ -412,14 +500,13 @@ shoal_status shoal_error_estimate(shoal_plan *plan, const shoal_inputs *inputs,
                       "shoal_error_estimate: error is NULL or samples, %lld, is negative",
                       (long long)samples);
     if (plan->problem.dropout > 0)
-        return REFUSE(plan->context,
-                      "shoal_error_estimate: the plan has dropout, whose outputs are "
-                      "not the attention's: plan without it");
+        return REFUSE(plan->context, "shoal_error_estimate: the plan has dropout, which "
+                                     "changes the outputs; create a plan without it");
     if (!out && min(samples, count_live(&call)) > 0)
         return REFUSE(plan->context, "shoal_error_estimate: out is NULL");
     shoal_error found;
     float_copy copy = {.memory = NULL};
-    if (plan->problem.dtype != SHOAL_FLOAT32) {
+    if (plan->problem.dtype != SHOAL_DTYPE_FLOAT32) {
         TRY(create_copy(&call, out, &copy));
         call.plan = &copy.plan;
         call.inputs = &copy.inputs;

@@ -15,8 +15,8 @@ static int64_t join_rows(half_rows rows, int64_t *count) {
 
 void sh_widen_rows(const kernel_table *kernels, half_rows rows, int64_t first,
                    int64_t count, float *to) {
-    widen_kernel *widen = rows.dtype == SHOAL_BFLOAT16 ? kernels->widen_bfloats
-                                                       : kernels->widen;
+    widen_kernel *widen = rows.dtype == SHOAL_DTYPE_BFLOAT16 ? kernels->widen_bfloats
+                                                             : kernels->widen;
     const int64_t length = join_rows(rows, &count);
     for (int64_t i = 0; i < count; i++)
         widen(length, rows.data + (first + i) * rows.stride, to + i * rows.dim);
@@ -24,8 +24,9 @@ void sh_widen_rows(const kernel_table *kernels, half_rows rows, int64_t first,
 
 void sh_narrow_rows(const kernel_table *kernels, const float *from, half_rows rows,
                     int64_t first, int64_t count) {
-    round_halves_kernel *narrow = rows.dtype == SHOAL_BFLOAT16 ? kernels->round_bfloats
-                                                               : kernels->round_halves;
+    round_halves_kernel *narrow = rows.dtype == SHOAL_DTYPE_BFLOAT16
+                                      ? kernels->round_bfloats
+                                      : kernels->round_halves;
     const int64_t length = join_rows(rows, &count);
     for (int64_t i = 0; i < count; i++)
         narrow(length, from + i * rows.dim, rows.data + (first + i) * rows.stride);
@@ -42,7 +43,7 @@ void sh_clear_output(const attention_call *call, row_view out, int64_t first,
 
 void sh_float_rows_place(shoal_plan *plan, block_layout *work) {
     const shoal_problem *problem = &plan->problem;
-    if (problem->dtype == SHOAL_FLOAT32 || problem->heads == 0 ||
+    if (problem->dtype == SHOAL_DTYPE_FLOAT32 || problem->heads == 0 ||
         (plan->kind->forwards_half_precision && !plan->with_backward))
         return;
     const int slots = sh_unit_slots(plan->threads, problem->batch * problem->heads);
@@ -105,11 +106,12 @@ static void show_floats(half_head *head) {
     const float_rows *rows = head->rows;
     shoal_problem *problem = &head->plan.problem;
     const int64_t N = problem->queries, D = problem->dim, Dv = problem->value_dim;
-    problem->dtype = SHOAL_FLOAT32;
-    problem->q = (shoal_strides){0, N * D, D};
-    problem->out = (shoal_strides){0, N * Dv, Dv};
-    problem->k = (shoal_strides){0, 0, D};
-    problem->v = (shoal_strides){0, 0, Dv};
+    problem->dtype = SHOAL_DTYPE_FLOAT32;
+    head->plan.strides[0] = (shoal_strides){0, N * D, D};
+    head->plan.strides[1] = (shoal_strides){0, 0, D};
+    head->plan.strides[2] = (shoal_strides){0, 0, Dv};
+    head->plan.strides[3] = (shoal_strides){0, N * Dv, Dv};
+    sh_plan_own_strides(&head->plan);
     head->inputs.q = query_begin(head, inputs->q, rows->q, D);
     head->inputs.v = key_begin(head, inputs->v, rows->v, Dv);
     head->inputs.k = rows->k ? key_begin(head, inputs->k, rows->k, D) : NULL;
@@ -175,15 +177,16 @@ static void read_head(const half_head *head, const head_view *view) {
     const shoal_problem *problem = &call->plan->problem;
     const float_rows *rows = head->rows;
     const int64_t D = problem->dim, Dv = problem->value_dim, n = view->queries;
-    convert_queries(head, call->inputs->q, &problem->q, D, rows->q, n, 0);
+    convert_queries(head, call->inputs->q, problem->q_strides, D, rows->q, n, 0);
     if (rows->k)
         convert(head, view->k, D, rows->k, view->keys, 0);
     convert(head, view->v, Dv, rows->v, view->keys, 0);
     const void *out = call->gradients ? call->gradients->out : call->out;
     if (call->gradients || call->has_outputs)
-        convert_queries(head, out, &problem->out, Dv, rows->out, n, 0);
+        convert_queries(head, out, problem->out_strides, Dv, rows->out, n, 0);
     if (call->gradients)
-        convert_queries(head, call->gradients->dout, &problem->out, Dv, rows->dout, n, 0);
+        convert_queries(head, call->gradients->dout, problem->out_strides, Dv, rows->dout,
+                        n, 0);
 }
 
 static void write_head(const half_head *head, const head_view *view) {
@@ -194,15 +197,16 @@ static void write_head(const half_head *head, const head_view *view) {
     const int64_t b = head->b, D = problem->dim, Dv = problem->value_dim;
     const int64_t kv_head = head->first / (problem->heads / problem->kv_heads);
     if (!gradients && !call->has_outputs)
-        convert_queries(head, call->out, &problem->out, Dv, rows->out, view->query_rows,
-                        1);
+        convert_queries(head, call->out, problem->out_strides, Dv, rows->out,
+                        view->query_rows, 1);
     if (!gradients)
         return;
-    convert_queries(head, gradients->dq, &problem->q, D, rows->dq, view->query_rows, 1);
-    convert(head, sh_key_rows(call, gradients->dk, &problem->k, b, kv_head), D, rows->dk,
-            view->key_rows, 1);
-    convert(head, sh_key_rows(call, gradients->dv, &problem->v, b, kv_head), Dv, rows->dv,
-            view->key_rows, 1);
+    convert_queries(head, gradients->dq, problem->q_strides, D, rows->dq,
+                    view->query_rows, 1);
+    convert(head, sh_key_rows(call, gradients->dk, problem->k_strides, b, kv_head), D,
+            rows->dk, view->key_rows, 1);
+    convert(head, sh_key_rows(call, gradients->dv, problem->v_strides, b, kv_head), Dv,
+            rows->dv, view->key_rows, 1);
 }
 
 /* ---- The loop ---------------------------------------------------------------------- */
@@ -251,7 +255,7 @@ static void run_units(const attention_call *call, int64_t count, head_function *
     head_loop loop = {.call = call,
                       .one = one,
                       .sharing = count > 0 ? problem->batch * problem->heads / count : 0,
-                      .converts = problem->dtype != SHOAL_FLOAT32 &&
+                      .converts = problem->dtype != SHOAL_DTYPE_FLOAT32 &&
                                   !takes_half_precision};
     sh_run_units(sh_team_of(call->plan->context), count, run_unit, &loop);
 }

@@ -60,7 +60,8 @@ static void place_rows(window_work *own, const shoal_plan *plan, block_layout *w
     const shoal_problem *problem = &plan->problem;
     const int64_t rows =
         min(problem->keys, sh_dense_block(plan->kernels) + plan->attention.window);
-    if (problem->dtype == SHOAL_FLOAT32 || plan->attention.kind == SHOAL_STRIDED)
+    if (problem->dtype == SHOAL_DTYPE_FLOAT32 ||
+        plan->attention.kind == SHOAL_KIND_STRIDED)
         return;
     own->rows = sh_reserve(work, plan->threads, sizeof *own->rows);
     for (int t = 0; t < plan->threads; t++) {
@@ -81,7 +82,7 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
     own->slots = sh_reserve(work, slots, sizeof *own->slots);
     for (int s = 0; s < slots; s++) {
         window_slot *slot = own->slots ? &own->slots[s] : &(window_slot){0};
-        if (plan->attention.kind == SHOAL_STRIDED) {
+        if (plan->attention.kind == SHOAL_KIND_STRIDED) {
             slot->largest = sh_reserve(work, plan->problem.queries, sizeof(float));
             slot->sum = sh_reserve(work, plan->problem.queries, sizeof(float));
         }
@@ -101,7 +102,7 @@ static void start_head(const attention_call *call, head_view view, int slot,
                           .view = view,
                           .window = plan->attention.window,
                           .half = plan->attention.window / 2,
-                          .strided = plan->attention.kind == SHOAL_STRIDED};
+                          .strided = plan->attention.kind == SHOAL_KIND_STRIDED};
     head->keys = sh_dense_keys_of(plan, &head->view);
     head->keys.masks = sh_masks_in(call, &head->view, &head->masks);
     head->ahead = head->masks.ahead;
@@ -225,7 +226,7 @@ static void stride_task(void *shared, int64_t from, int thread) {
 static dense_keys block_keys(const window_head *head, const dense_scratch *scratch,
                              int panels, int thread) {
     const window_work *work = head->call->plan->work;
-    if (head->keys.dtype == SHOAL_FLOAT32 || panels == 0)
+    if (head->keys.dtype == SHOAL_DTYPE_FLOAT32 || panels == 0)
         return head->keys;
     const int64_t first = band_of(head, &scratch->panels[0]).first;
     const int64_t last = band_of(head, &scratch->panels[panels - 1]).last;
@@ -369,7 +370,7 @@ static operation_count operations(const shoal_attention *attention,
                                   const shoal_problem *problem) {
     const double N = (double)problem->queries, S = (double)problem->keys;
     const double W = attention->window;
-    const double whole = attention->kind == SHOAL_STRIDED ? W + S / W : W;
+    const double whole = attention->kind == SHOAL_KIND_STRIDED ? W + S / W : W;
     const double seen = problem->causal ? whole / 2 : whole;
     return (operation_count){.dense = 2 * N * fmin(S, seen) *
                                       (double)(problem->dim + problem->value_dim)};
@@ -384,7 +385,7 @@ const attention_kind sh_local_kind =
               .number = "window",
               .cost = "N W (D + Dv)",
               .summary = "only the keys at most W/2 positions away",
-              .defaults = {.kind = SHOAL_LOCAL, .window = 64},
+              .defaults = {.kind = SHOAL_KIND_LOCAL, .window = 64},
               .has_masks = 1},
      .forwards_half_precision = 1,
      WINDOW_FUNCTIONS};
@@ -394,6 +395,6 @@ const attention_kind sh_strided_kind =
               .number = "window",
               .cost = "N (W + S / W) (D + Dv)",
               .summary = "the keys at most W/2 positions away, and those a multiple of W",
-              .defaults = {.kind = SHOAL_STRIDED, .window = 64},
+              .defaults = {.kind = SHOAL_KIND_STRIDED, .window = 64},
               .has_masks = 1},
      WINDOW_FUNCTIONS};

@@ -741,9 +741,9 @@ const attention_kind sh_lsh_kind = {
     .info = {.name = "lsh-R",
              .number = "rounds",
              .cost = "N min(64 R, N) (D + Dv) + R N N D / 64",
-             .summary = "Reformer: R rounds of hashing, each position sees two chunks of "
-                        "32; K = Q",
-             .defaults = {.kind = SHOAL_LSH, .rounds = 4, .seed = 1},
+             .summary = "Reformer: R rounds of hashing, each position attends to two "
+                        "chunks of 32; K = Q",
+             .defaults = {.kind = SHOAL_KIND_LSH, .rounds = 4, .seed = 1},
              .keys_are_queries = 1,
              .unit_keys = 1,
              .has_seed = 1},

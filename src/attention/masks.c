@@ -11,9 +11,7 @@ static shoal_pair_strides strides_of(const shoal_problem *problem,
                                      const shoal_pair_strides *given) {
     const int64_t row = problem->keys, head = problem->queries * row;
     const shoal_pair_strides contiguous = {problem->heads * head, head, row, 1};
-    return given && (given->batch || given->head || given->query || given->key)
-               ? *given
-               : contiguous;
+    return given ? *given : contiguous;
 }
 
 static int64_t start_of(const shoal_pair_strides *s, int64_t b, int64_t h) {
@@ -32,8 +30,8 @@ score_masks sh_masks_of(const attention_call *call, const head_view *view) {
     const shoal_problem *problem = &call->plan->problem;
     const shoal_inputs *inputs = call->inputs;
     const int64_t b = view->head / problem->heads, h = view->head % problem->heads;
-    const shoal_pair_strides bias = strides_of(problem, &inputs->bias_strides);
-    const shoal_pair_strides mask = strides_of(problem, &inputs->mask_strides);
+    const shoal_pair_strides bias = strides_of(problem, inputs->bias_strides);
+    const shoal_pair_strides mask = strides_of(problem, inputs->mask_strides);
     const shoal_pair_strides slopes = strides_of(problem, NULL);
     score_masks masks = {.causal = problem->causal,
                          .ahead = problem->causal ? max(0, view->keys - view->queries)
@@ -50,9 +48,9 @@ score_masks sh_masks_of(const attention_call *call, const head_view *view) {
         masks.mask = inputs->mask + start_of(&mask, b, h);
     if (call->gradients && call->gradients->dbias)
         masks.dbias = call->gradients->dbias + start_of(&slopes, b, h);
-    shoal_strides strides = call->inputs->key_bias_strides;
-    if (!strides.batch && !strides.head && !strides.position)
-        strides = (shoal_strides){problem->heads * problem->keys, problem->keys, 1};
+    const shoal_strides contiguous = {problem->heads * problem->keys, problem->keys, 1};
+    const shoal_strides strides = inputs->key_bias_strides ? *inputs->key_bias_strides
+                                                           : contiguous;
     masks.key_bias_step = strides.position;
     masks.dkey_bias_step = 1;
     if (call->inputs->key_bias)

@@ -19,7 +19,12 @@ typedef struct {
     float *queries; /* [dim][width], times scale */
     float *scores;  /* [KEY_BLOCK][width] */
     topk_lists lists;
-    double *weights; /* [k] */
+    /* Candidates of each lane, best first once the search is over: [width][3 k]. While it
+       goes on, the last 2 k are what no comparison finds: k that are NaN, and k that are
+       -infinity. */
+    uint64_t *best;
+    int32_t *counts, *unordered, *lowest; /* [width]: of best, of NaN, of -infinity */
+    double *weights;                      /* [k] */
     /* Backward only: */
     double *slopes; /* [k] */
     double *dq;     /* [dim] */
@@ -47,14 +52,16 @@ static int32_t *state_at(const shoal_plan *plan, block_layout *place) {
 static void place_thread(oracle_scratch *scratch, const shoal_plan *plan,
                          block_layout *work) {
     const int64_t width = plan->kernels->panel, k = kept_keys(plan);
-    topk_lists *lists = &scratch->lists;
     scratch->queries = sh_reserve(work, plan->problem.dim * width, sizeof(float));
     scratch->scores = sh_reserve(work, KEY_BLOCK * width, sizeof(float));
-    lists->kernels = plan->kernels;
-    lists->k = (int32_t)k;
-    lists->candidates = sh_reserve(work, width * topk_capacity(k), sizeof(uint64_t));
-    lists->counts = sh_reserve(work, width, sizeof(int32_t));
-    lists->floor = sh_reserve(work, width, sizeof(float));
+    uint64_t *memory = sh_reserve(work, topk_size(k, width), sizeof(uint64_t));
+    int32_t *counts = sh_reserve(work, width, sizeof(int32_t));
+    float *lowest = sh_reserve(work, width, sizeof(float));
+    scratch->lists = sh_topk_lists(plan->kernels, (int32_t)k, memory, counts, lowest);
+    scratch->best = sh_reserve(work, 3 * k * width, sizeof(uint64_t));
+    scratch->counts = sh_reserve(work, width, sizeof(int32_t));
+    scratch->unordered = sh_reserve(work, width, sizeof(int32_t));
+    scratch->lowest = sh_reserve(work, width, sizeof(int32_t));
     scratch->weights = sh_reserve(work, k, sizeof(double));
     if (!plan->with_backward)
         return;
@@ -81,17 +88,54 @@ static int any_unordered(const float *scores, int count) {
     return found;
 }
 
-/* The best keys of queries first .. first + live - 1, best first, in the lists. masks
-   may be NULL. */
+static uint64_t *best_of(const oracle_scratch *scratch, int64_t lane) {
+    return scratch->best + lane * 3 * scratch->lists.k;
+}
+
+/* What no comparison finds: the first k that are NaN, and the first k that are -infinity,
+   unless it is hidden keys that have it. */
+static void keep_unordered(const score_block *block, int hides, oracle_scratch *scratch) {
+    const int32_t k = scratch->lists.k;
+    for (int r = 0; r < block->count; r++)
+        for (int i = 0; i < block->lanes; i++) {
+            const float score = scratch->scores[r * block->width + i];
+            const int32_t key = (int32_t)block->key + r;
+            uint64_t *best = best_of(scratch, i);
+            if (isnan(score) && scratch->unordered[i] < k)
+                best[k + scratch->unordered[i]++] = candidate_pack(NAN, key);
+            if (!hides && score == -INFINITY && scratch->lowest[i] < k)
+                best[2 * k + scratch->lowest[i]++] = candidate_pack(score, key);
+        }
+}
+
+/* The best keys of a lane, best first. */
+static void sort_best(int lane, int width, oracle_scratch *scratch) {
+    const int32_t k = scratch->lists.k;
+    uint64_t *best = best_of(scratch, lane);
+    int32_t count = sh_topk_take(&scratch->lists, lane, width, best);
+    memmove(best + count, best + k, sizeof *best * (size_t)scratch->unordered[lane]);
+    count += scratch->unordered[lane];
+    memmove(best + count, best + 2 * k, sizeof *best * (size_t)scratch->lowest[lane]);
+    count = sh_topk_cut(best, count + scratch->lowest[lane], k);
+    sh_topk_sort(best, count);
+    scratch->counts[lane] = count;
+}
+
+/* The best keys of queries first .. first + live - 1, best first. masks may be NULL. */
 static void search(const shoal_plan *plan, const head_view *view,
                    const score_masks *masks, int64_t first, int live,
                    oracle_scratch *scratch) {
     const kernel_table *kernels = plan->kernels;
-    const topk_lists *lists = &scratch->lists;
+    topk_lists *lists = &scratch->lists;
+    float floor[MAX_PANEL];
     const int width = panel_width(kernels, live), dim = (int)plan->problem.dim;
     kernels->pack(view->q.data + first * view->q.stride, view->q.stride, NULL, live,
                   width, dim, plan->problem.scale, scratch->queries);
-    sh_topk_start(lists, live, width);
+    for (int i = 0; i < width; i++)
+        floor[i] = i < live ? -INFINITY : INFINITY;
+    sh_topk_start(lists, width, floor);
+    memset(scratch->unordered, 0, sizeof(int32_t) * (size_t)width);
+    memset(scratch->lowest, 0, sizeof(int32_t) * (size_t)width);
     const int64_t end = masks ? sh_masks_end(masks, first + live - 1, view->keys)
                               : view->keys;
     for (int64_t key = 0; key < end; key += KEY_BLOCK) {
@@ -101,26 +145,13 @@ static void search(const shoal_plan *plan, const head_view *view,
                        view->k.stride, count, scratch->scores);
         if (masks)
             sh_masks_apply(masks, &block, scratch->scores);
-        sh_topk_collect(lists, scratch->scores, live, width, count, key);
-        if (any_unordered(scratch->scores, count * width)) {
-            /* What no comparison finds: NaN, and -infinity while nothing better filled
-               the list, unless it is hidden keys that have it. */
-            for (int r = 0; r < count; r++)
-                for (int i = 0; i < live; i++) {
-                    float score = scratch->scores[r * width + i];
-                    int lowest = !masks && score == -INFINITY &&
-                                 lists->floor[i] == -INFINITY;
-                    if (!isnan(score) && !lowest)
-                        continue;
-                    topk_list(lists, i)[lists->counts[i]++] =
-                        candidate_pack(isnan(score) ? NAN : score, (int32_t)key + r);
-                }
-        }
+        sh_topk_collect(lists, scratch->scores, width, count, key);
+        if (any_unordered(scratch->scores, count * width))
+            keep_unordered(&block, masks != NULL, scratch);
     }
-    for (int i = 0; i < live; i++) {
-        lists->counts[i] = sh_topk_cut(topk_list(lists, i), lists->counts[i], lists->k);
-        sh_topk_sort(topk_list(lists, i), lists->counts[i]);
-    }
+    sh_topk_finish(lists, width);
+    for (int i = 0; i < live; i++)
+        sort_best(i, width, scratch);
 }
 
 /* ---- Forward ---------------------------------------------------------------------- */
@@ -195,9 +226,8 @@ static void forward_task(void *shared, int64_t task, int thread) {
     const score_masks *masks = sh_masks_in(call, &view, &room);
     search(plan, &view, masks, first, (int)(live - first), scratch);
     for (int64_t i = 0; i < live - first; i++)
-        attend(call, &view, masks, first + i, topk_list(&scratch->lists, (int)i),
-               scratch->lists.counts[i], scratch->weights,
-               out.data + (first + i) * out.stride);
+        attend(call, &view, masks, first + i, best_of(scratch, i), scratch->counts[i],
+               scratch->weights, out.data + (first + i) * out.stride);
 }
 
 static void forward_head(const attention_call *call, int64_t unit, int slot,
@@ -345,8 +375,8 @@ const attention_kind sh_oracle_top_kind = {
     .info = {.name = "oracle-top-k",
              .number = "topk",
              .cost = "N S D + N k Dv",
-             .summary = "only the k best keys of each query, by exact search",
-             .defaults = {.kind = SHOAL_ORACLE_TOP, .topk = 32},
+             .summary = "only the k best keys of each query, found by exact search",
+             .defaults = {.kind = SHOAL_KIND_ORACLE_TOP, .topk = 32},
              .has_masks = 1},
     .operations = operations,
     .place = place,

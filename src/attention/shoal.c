@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "attention/shoal_kind.h"
+#include "shoal_inspect.h"
 
 /* ---- Clusters and sums: memory ----------------------------------------------------- */
 
@@ -47,13 +48,14 @@ static void keep_clusters(shoal_clusters *clusters, const shoal_sizes *size,
     clusters->dual = keep_part(keep, size->dims * D, sizeof(float));
     clusters->centroids = keep_part(keep, size->C * D, sizeof(float));
     if (keep->with_backward)
-        clusters->live = keep_part(keep, 3, sizeof(int32_t));
+        clusters->live = keep_part(keep, 4, sizeof(int32_t));
 }
 
 static void place_sums(shoal_sums *sums, const shoal_sizes *size, block_layout *work) {
     sums->candidates =
         sh_reserve(work, SHOAL_CHUNKS * size->C * size->p, sizeof(uint64_t));
     sums->counts = sh_reserve(work, SHOAL_CHUNKS * size->C, sizeof(int32_t));
+    sums->concentration = reserve_floats(work, size->C, 1);
 }
 
 static void keep_sums(shoal_sums *sums, const shoal_sizes *size, const shoal_keep *keep) {
@@ -61,6 +63,7 @@ static void keep_sums(shoal_sums *sums, const shoal_sizes *size, const shoal_kee
     sums->top = keep_part(keep, count, sizeof(float));
     sums->mass = keep_part(keep, count, sizeof(float));
     sums->wide = keep_part(keep, sh_mul_checked(count, size->wide), sizeof(float));
+    sums->shares = keep_part(keep, count, sizeof(float));
 }
 
 struct cluster_thread {
@@ -95,8 +98,7 @@ static void place_cluster_threads(shoal_work *all, const shoal_plan *plan,
         own->half_squares = reserve_floats(work, KEY_BLOCK, r);
         own->variances = reserve_floats(work, lanes, r);
         own->expected = reserve_floats(work, KEY_BLOCK, width);
-        own->candidates =
-            sh_reserve(work, lanes * topk_capacity(size->p), sizeof(uint64_t));
+        own->candidates = sh_reserve(work, topk_size(size->p, lanes), sizeof(uint64_t));
         own->counts = sh_reserve(work, lanes, sizeof(int32_t));
         own->floor = reserve_floats(work, lanes, 1);
         *work = longer(order, *work);
@@ -108,7 +110,7 @@ static void place_cluster_threads(shoal_work *all, const shoal_plan *plan,
 /* Every query is a cluster of its own: nothing is approximated, so nothing is needed to
    approximate it with. */
 static int is_trivial(const shoal_head *head) {
-    return !head->call->inputs->groups && head->view.queries <= head->size.C;
+    return !head->call->inputs->clusters && head->view.queries <= head->size.C;
 }
 
 static int is_finite(const float *x, int64_t count) {
@@ -156,7 +158,7 @@ static void find_query_clusters(const shoal_head *head, shoal_clusters *clusters
     const shoal_attention *attention = &head->call->plan->attention;
     const row_view q = head->view.q;
     const int64_t n = head->view.queries, N = head->size.N;
-    const int32_t *brought = head->call->inputs->groups;
+    const int32_t *brought = head->call->inputs->clusters;
     int32_t *of = clusters->of_queries;
     if (brought) {
         memmove(of, brought + head->view.head * N, (size_t)n * sizeof *of);
@@ -326,6 +328,7 @@ static void find_clusters(const shoal_head *head, shoal_clusters *clusters,
         clusters->live[0] = (int32_t)head->view.queries;
         clusters->live[1] = (int32_t)head->view.keys;
         clusters->live[2] = (int32_t)head->seen;
+        clusters->live[3] = (int32_t)head->size.k;
     }
     find_metric(head, clusters);
     find_query_clusters(head, clusters, workers);
@@ -388,7 +391,7 @@ static void attend_keys(const shoal_head *head, const key_block *keys, int64_t f
                    own->half_squares, r, count, expected);
     for (int i = 0; i < count * width; i++)
         expected[i] += scores[i];
-    sh_topk_collect(&own->lists[p], expected, panel->count, width, count, first);
+    sh_topk_collect(&own->lists[p], expected, width, count, first);
     kernels->softmax_step(scores, width, count, panel->largest, panel->sum, panel->keep);
     kernels->mix(scores, width, keys->wide, wide, count, wide, panel->keep,
                  panel->outputs);
@@ -431,13 +434,14 @@ static void sum_task(void *shared, int64_t task, int thread) {
         head->kernels->pack(clusters->variances + panels[p].first * r, r, NULL,
                             panels[p].count, panels[p].width, r, 1,
                             own->variances + lane * r);
-        own->lists[p] = (topk_lists){head->kernels, k,
-                                     own->candidates + lane * topk_capacity(k),
-                                     own->counts + lane, own->floor + lane};
-        sh_topk_start(&own->lists[p], panels[p].count, panels[p].width);
-        for (int i = 0; i < panels[p].count; i++)
-            if (offsets[i + 1] - offsets[i] <= 1)
-                own->lists[p].floor[i] = INFINITY;
+        own->lists[p] = sh_topk_lists(head->kernels, k,
+                                      own->candidates + topk_size(k, lane),
+                                      own->counts + lane, own->floor + lane);
+        float floor[MAX_PANEL];
+        for (int i = 0; i < panels[p].width; i++)
+            floor[i] = i < panels[p].count && offsets[i + 1] - offsets[i] > 1 ? -INFINITY
+                                                                              : INFINITY;
+        sh_topk_start(&own->lists[p], panels[p].width, floor);
     }
     for (int32_t m = clusters->chunk_clusters[chunk];
          m < clusters->chunk_clusters[chunk + 1]; m++) {
@@ -459,16 +463,15 @@ static void sum_task(void *shared, int64_t task, int thread) {
         for (int p = 0; p < count; p++)
             keep_cluster(head, &panels[p], m, job->sums);
     }
-    for (int p = 0; p < count; p++)
+    for (int p = 0; p < count; p++) {
+        topk_lists *lists = &own->lists[p];
+        sh_topk_finish(lists, panels[p].width);
         for (int i = 0; i < panels[p].count; i++) {
             const int64_t at = (panels[p].first + i) * SHOAL_CHUNKS + chunk;
-            uint64_t *list = topk_list(&own->lists[p], i);
-            const int32_t kept =
-                sh_topk_cut(list, own->lists[p].counts[i], own->lists[p].k);
-            job->sums->counts[at] = kept;
-            memcpy(job->sums->candidates + at * own->lists[p].k, list,
-                   (size_t)kept * sizeof *list);
+            job->sums->counts[at] = sh_topk_take(lists, i, panels[p].width,
+                                                 job->sums->candidates + at * lists->k);
         }
+    }
 }
 
 static void find_sums(const shoal_head *head, const shoal_clusters *clusters,
@@ -486,6 +489,16 @@ static void find_sums(const shoal_head *head, const shoal_clusters *clusters,
 static int points_of(int64_t N, int64_t block) {
     const int64_t most = N < 4096 ? SHOAL_POINTS : N < 8192 ? 4 : N < 16384 ? 2 : 1;
     return (int)max(1, min(most, block / 2));
+}
+
+/* Keys of X by the concentration of attention: where it is spread over many keys, fewer
+   exact ones do, since the others follow the query. `at`: 0 for spread, 2 for
+   concentrated attention. Short sequences and wide heads have the same number always. */
+static int64_t topk_of(const shoal_attention *a, const shoal_problem *problem, int64_t n,
+                       int at) {
+    static const int64_t eighths[3] = {4, 6, 8};
+    const int adapts = a->form != 2 && n >= 1024 && problem->dim <= 64;
+    return adapts ? max(1, a->topk * eighths[at] / 8) : a->topk;
 }
 
 static shoal_attention resolved(const shoal_plan *plan, int64_t n, int64_t S) {
@@ -508,6 +521,10 @@ static shoal_sizes numbers_of(const shoal_plan *plan, int64_t n, int64_t S,
                         .dims = (int)min(a.rank, plan->problem.dim)};
     size.M = max(1, min(a.keyclusters, seen));
     size.k = min(a.topk, seen);
+    for (int i = 0; i < 3; i++)
+        size.k_of[i] = plan->asked.topk == SHOAL_BY_SIZE
+                           ? min(topk_of(&a, &plan->problem, n, i), size.k)
+                           : size.k;
     size.p = min(max(a.pool, size.k), seen);
     size.block = (int)min(a.block, max(1, n));
     size.points = points_of(n, size.block);
@@ -585,6 +602,7 @@ static void place_shoal(shoal_plan *plan, block_layout *work, block_layout *stat
                               plan->kernels, size->dim, size->dims, work);
     }
     place_cluster_threads(own, plan, work);
+    sh_shoal_place_moment_threads(own, plan, work);
     sh_shoal_place_block_threads(own, plan, work);
     if (plan->with_backward)
         sh_shoal_place_backward_threads(own, plan, work);
@@ -594,6 +612,7 @@ static void place_shoal(shoal_plan *plan, block_layout *work, block_layout *stat
         *slot = (shoal_slot){0};
         place_clusters(&slot->clusters, plan, own, work);
         place_sums(&slot->sums, size, work);
+        sh_shoal_place_moments(&slot->moments, size, work);
         if (plan->with_backward)
             sh_shoal_place_gradients(&slot->gradients, plan, size, work);
         else
@@ -618,8 +637,9 @@ shoal_head sh_shoal_head_of(const attention_call *call, int64_t b, int64_t h,
         head.seen = sh_masks_seen(&head.masks, head.view.keys);
     }
     head.size = numbers_of(plan, head.view.queries, head.view.keys, head.seen);
-    if (call->inputs->groups)
+    if (call->inputs->clusters)
         head.size.C = head.work->size.C;
+    head.has_moments = plan->attention.form != 2 && !is_trivial(&head);
     bind_state(plan, &head.work->size, &(block_layout){.base = call->state},
                head.view.head, slot);
     return head;
@@ -629,8 +649,8 @@ static void forward_head(const attention_call *call, int64_t unit, int s, team w
     const shoal_problem *problem = &call->plan->problem;
     const int64_t b = unit / problem->heads, h = unit % problem->heads;
     shoal_slot *slot = &((shoal_work *)call->plan->work)->slots[s];
-    const shoal_head head = sh_shoal_head_of(call, b, h, slot);
-    const row_view out = sh_query_rows(call, call->out, &problem->out, b, h);
+    shoal_head head = sh_shoal_head_of(call, b, h, slot);
+    const row_view out = sh_query_rows(call, call->out, problem->out_strides, b, h);
     const int is_empty = head.view.queries == 0 || head.seen == 0;
     sh_clear_rows(out, is_empty ? 0 : head.view.queries, head.view.query_rows,
                   problem->value_dim);
@@ -639,8 +659,14 @@ static void forward_head(const attention_call *call, int64_t unit, int s, team w
     if (is_empty)
         return;
     find_sums(&head, &slot->clusters, &slot->sums, workers);
-    sh_shoal_attend_blocks(&head, &slot->clusters, &slot->sums, &slot->choices, out,
-                           workers);
+    sh_shoal_find_pools(&head, &slot->clusters, &slot->sums, &slot->choices, workers);
+    head.size.k = sh_shoal_topk(&head, &slot->clusters, &slot->sums);
+    if (slot->clusters.live)
+        slot->clusters.live[3] = (int32_t)head.size.k;
+    if (head.has_moments)
+        sh_shoal_find_moments(&head, &slot->clusters, &slot->moments, workers);
+    sh_shoal_attend_blocks(&head, &slot->clusters, &slot->sums, &slot->moments,
+                           &slot->choices, out, workers);
 }
 
 /* ---- The kind ---------------------------------------------------------------------- */
@@ -662,6 +688,7 @@ static int read_state(const shoal_plan *plan, const void *state, int64_t head,
     bind_state(plan, &((shoal_work *)plan->work)->size, &layout, head, kept);
     const int32_t *live = kept->clusters.live;
     *size = numbers_of(plan, live[0], live[1], live[2]);
+    size->k = live[3];
     return 1;
 }
 
@@ -671,13 +698,15 @@ shoal_status shoal_plan_tilt(const shoal_plan *plan, const void *state, int64_t 
     shoal_sizes size;
     if (!tilt || !read_state(plan, state, head, &kept, &size))
         return REFUSE(plan ? plan->context : NULL,
-                      "shoal_plan_tilt: not a plan of shoal-C with "
-                      "SHOAL_WITH_BACKWARD, or no such head");
+                      "shoal_plan_tilt: not a plan of shoal-C with SHOAL_WITH_BACKWARD, "
+                      "or the head does not exist");
     *tilt = (shoal_tilt){.rank = size.dims,
                          .near = size.near,
+                         .key_cluster_count = size.M,
                          .key_clusters = kept.clusters.of_keys,
                          .projection = kept.clusters.projection,
-                         .dual = kept.clusters.dual};
+                         .dual = kept.clusters.dual,
+                         .shares = kept.sums.shares};
     return SHOAL_OK;
 }
 
@@ -707,25 +736,39 @@ int64_t shoal_plan_exact_keys(const shoal_plan *plan, const void *state, int64_t
     return count;
 }
 
-/* What a field is when the spelling leaves it to the sizes: docs/notebook/shoal2.md has
-   the measurements. */
+/* What a field is when the spelling leaves it to the sizes: docs/notebook/shoal3.md and
+   shoal2.md have the measurements. */
 static void resolve(const shoal_problem *problem, shoal_attention *a) {
-    const int64_t N = problem->queries, S = problem->keys;
-    const int32_t advised = N < 1024 ? 8 : N < 8192 ? 16 : N < 16384 ? 24 : 32;
+    const int64_t N = problem->queries, S = problem->keys, D = problem->dim;
+    const int second = a->form == 2;
+    /* Beside the products of wide heads, choosing costs little: more of everything. */
+    const int wide = !second && D > 64 ? 2 : 1;
+    int32_t advised = wide * (N < 1024 ? 8 : N < 8192 ? 16 : N < 16384 ? 24 : 32);
+    if (!second && N >= 4096)
+        advised = wide == 2 ? 96 : N < 8192 ? 24 : 32;
     if (a->clusters == SHOAL_BY_SIZE)
         a->clusters = advised;
     /* In smaller groups blocks are more alike. */
     const double smaller = fmin(1, (double)advised / a->clusters);
     if (a->keyclusters == SHOAL_BY_SIZE)
-        a->keyclusters = (int32_t)min(24, max(8, S / 480 * 8));
-    if (a->topk == SHOAL_BY_SIZE) /* a shorter sequence's are never more */
-        a->topk = 8 * (int32_t)round((N < 1024 ? 12 : 14) * sqrt(sqrt(smaller)));
+        a->keyclusters = (int32_t)(second ? min(24, max(8, S / 480 * 8))
+                                          : min(wide * 48, max(8, wide * S / 640 * 8)));
+    if (a->topk == SHOAL_BY_SIZE) { /* a shorter sequence's are never more */
+        int32_t eighth = N < 1024 ? 12 : second || N < 8192 ? 14 : 16;
+        if (wide == 2 && N >= 1024)
+            eighth = N < 4096 ? 20 : 40;
+        a->topk = 8 * (int32_t)round(eighth * sqrt(sqrt(smaller)));
+    }
     if (a->rank == SHOAL_BY_SIZE)
-        a->rank = (int32_t)max(1, min(16, problem->dim / 4));
+        a->rank =
+            (int32_t)max(1, wide == 1 ? min(16, D / 4) : min(24, max(16, 3 * D / 16)));
     if (a->block == SHOAL_BY_SIZE)
         a->block = N < 8192 ? 24 : 48;
     if (a->pool == SHOAL_BY_SIZE) {
-        a->pool = (int32_t)((S < 1024 ? 160 : S < 8192 ? 384 : 768) * smaller);
+        int32_t pool = S < 1024 ? second ? 160 : 256 : S < 8192 ? 384 : 768;
+        if (wide == 2 && S >= 1024)
+            pool = S < 3072 ? 768 : 1536;
+        a->pool = (int32_t)(pool * smaller);
         a->pool = (int32_t)min(65535, max(a->pool, 2 * (int64_t)a->topk));
     }
     if (a->near == SHOAL_BY_SIZE || N != S)
@@ -752,24 +795,25 @@ const attention_kind sh_shoal_kind = {
     .info = {.name = "shoal-C",
              .number = "clusters",
              .cost = "N r (D + C) + C S (D + Dv + r) + N (k + 2 w + 1 + M) (D + Dv)",
-             .summary = "queries clustered in the keys' metric; exact keys per block of "
-                        "similar queries, corrected weights for the others",
-             .defaults = {.kind = SHOAL_SHOAL,
+             .summary = "queries clustered in the metric of the keys; exact keys per "
+                        "block of similar queries, corrected weights for the others",
+             .defaults = {.kind = SHOAL_KIND_SHOAL,
                           .clusters = SHOAL_BY_SIZE,
                           .topk = SHOAL_BY_SIZE,
-                          .groups = SHOAL_GROUPS_KEYS,
+                          .clustering = SHOAL_CLUSTERING_KEYS,
                           .normaliser = SHOAL_NORMALISER_QUERY,
                           .rank = SHOAL_BY_SIZE,
                           .keyclusters = SHOAL_BY_SIZE,
                           .block = SHOAL_BY_SIZE,
                           .pool = SHOAL_BY_SIZE,
                           .near = SHOAL_BY_SIZE,
+                          .form = 3,
                           .iterations = 6,
                           .seed = 1},
-             .has_groups = 1,
+             .has_clusters = 1,
              .has_seed = 1},
     .options = OPTION_TOPK | OPTION_RANK | OPTION_ITERATIONS | OPTION_KEYCLUSTERS |
-               OPTION_BLOCK | OPTION_POOL | OPTION_NEAR,
+               OPTION_BLOCK | OPTION_POOL | OPTION_NEAR | OPTION_FORM,
     .resolve = resolve,
     .operations = operations,
     .place = place_shoal,

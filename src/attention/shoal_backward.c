@@ -3,9 +3,15 @@
  * l for query i, every key that is exact for i (X and near ones) has
  *     g_il = p_il (dout_i . v_l - mean_i)
  * and its score's gradient goes to q_i and k_l. A block sees what is left of key cluster
- * m as one pair, whose score's gradient is that of the tilt, dt_im; what a near key has
- * in the rest is taken from it. From dt go
- *     to q_i and, with the other sign, to the centroid: scale (centre dt + P (dt z_bm)),
+ * m as one pair of weight p_im = a_im (1 + u_im), where a_im has no second-order term.
+ * With h_i = dout_i . (d_i'J), gradients of u and of the tilt are
+ *     du_im = a_im (dout_i . v_bm - mean_i), less what near keys have in the rest
+ *     dt_im = (1 + u_im) du_im + a_im h_i
+ * and with a_i the sum of a_im over m
+ *     dd_i = dt z_bm + d_i (du var_m) + a_i J dout_i, dJ = a_i d_i dout_i',
+ *     dvar_m = d_i^2 du_im / 2;       shoal_moments.c has what follows from J and var.
+ * From d and dt go
+ *     to q_i and, with the other sign, to the centroid: scale (centre dt + P dd_i),
  *     to the pair's z_bm = sum of dt_im d_i, and from there to z_l and s_jl of the rest.
  * Blocks add up, for every cluster and key cluster, what the pass of the centroids over
  * the keys then gives to every key: G and Q, which multiply v_l and z_l, and a number
@@ -28,6 +34,10 @@ void sh_shoal_place_gradients(head_gradients *gradients, const shoal_plan *plan,
     gradients->mass = reserve_floats(work, size->C, size->M);
     gradients->plain = reserve_floats(work, size->M, size->dims);
     gradients->centroids = reserve_floats(work, size->C, size->dim);
+    gradients->dipoles =
+        reserve_floats(work, size->C, (int64_t)size->dims * size->value_dim);
+    gradients->variances = reserve_floats(work, size->M, size->dims);
+    gradients->query = reserve_floats(work, size->M, size->dim);
     gradients->turn = sh_reserve(work, 1, sizeof(atomic_int));
     gradients->turns = sh_reserve(work,
                                   ceil_divide(size->C, sh_dense_block(plan->kernels)),
@@ -41,6 +51,8 @@ typedef struct {
     float *values;     /* [k + M][Dv + r]: of X's values, then of the pairs */
     float *mass;       /* [M]: gamma */
     float *centroid;   /* [D] */
+    float *dipole;     /* [r][Dv]: of J */
+    float *variances;  /* [M][r] */
     float *scores;     /* [k][r + 1]: of z and of s_jl */
     float *rows;       /* [r + 1][D]: Z' and scale c_j */
 } block_gradients;
@@ -52,10 +64,16 @@ typedef struct {
     float *pairs, *tilts;      /* where rows of key clusters begin: scores and slopes */
     float *near, *near_slopes; /* and where rows of near keys do */
     float *d;                  /* [r + 1][panel]: of d and b */
+    float *firsts;             /* [M][panel]: a */
+    float *bends;              /* [M][panel]: gradients of u */
+    float *along;              /* [r][panel]: J dout, and a d */
+    float *d_squares;          /* [panel][r]: d^2 / 2 */
+    float mass[MAX_PANEL];     /* sum of a */
+    float turned[MAX_PANEL];   /* h */
     uint8_t direct[MAX_PANEL]; /* lanes that are computed key by key */
     int directs;
     float *direct_weights, *direct_slopes; /* [KEY_BLOCK], of one such lane */
-    uint8_t *direct_exact;                 /* the same */
+    float *direct_firsts, *direct_bends;   /* the same: a and gradients of u */
 } panel_gradients;
 
 /* Gradients of one block of keys. */
@@ -87,6 +105,8 @@ void sh_shoal_place_backward_threads(shoal_work *own, const shoal_plan *plan,
         block->values = reserve_floats(work, size->k + size->M, size->wide);
         block->mass = reserve_floats(work, size->M, 1);
         block->centroid = reserve_floats(work, size->dim, 1);
+        block->dipole = reserve_floats(work, r, size->value_dim);
+        block->variances = reserve_floats(work, size->M, r);
         block->scores = reserve_floats(work, size->k, r + 1);
         block->rows = reserve_floats(work, r + 1, size->dim);
         panel->q = reserve_floats(work, width, size->dim);
@@ -94,9 +114,14 @@ void sh_shoal_place_backward_threads(shoal_work *own, const shoal_plan *plan,
         panel->slopes =
             reserve_floats(work, size->k + size->M + 2 * size->near + 1, width);
         panel->d = reserve_floats(work, r + 1, width);
+        panel->firsts = reserve_floats(work, size->M, width);
+        panel->bends = reserve_floats(work, size->M, width);
+        panel->along = reserve_floats(work, r, width);
+        panel->d_squares = reserve_floats(work, width, r);
         panel->direct_weights = reserve_floats(work, KEY_BLOCK, 1);
         panel->direct_slopes = reserve_floats(work, KEY_BLOCK, 1);
-        panel->direct_exact = sh_reserve(work, KEY_BLOCK, 1);
+        panel->direct_firsts = reserve_floats(work, KEY_BLOCK, 1);
+        panel->direct_bends = reserve_floats(work, KEY_BLOCK, 1);
         keys->keys = reserve_floats(work, KEY_BLOCK, size->dim);
         keys->bias = reserve_floats(work, KEY_BLOCK, 1);
         keys->wide = reserve_floats(work, KEY_BLOCK, size->wide);
@@ -110,6 +135,7 @@ typedef struct {
     const shoal_head *head;
     shoal_clusters *clusters;
     const shoal_sums *sums;
+    const shoal_moments *moments;
     const shoal_choices *choices;
     head_gradients *gradients;
     row_view out, dout, dq, dk, dv;
@@ -137,8 +163,8 @@ static void sum_bias_slopes(const shoal_head *head, const float *slopes, int wid
 /* ---- A query that forward computed key by key -------------------------------------- */
 
 /* Keys first .. of the lane's query: weights in the rest, by the centroid's scores,
-   tilted, and gradients of these scores; 0 where keys are exact, as direct_exact tells.
-   Hidden keys count as exact here: no rest has them. */
+   tilted, and gradients of these scores; 0 for keys of X and hidden ones. A near key has
+   no weight here, but a part in the mass of the dipole. */
 static void weigh_directly(const backward_job *job, const shoal_members *members,
                            int lane, int64_t first, int count,
                            const panel_gradients *panel) {
@@ -157,28 +183,35 @@ static void weigh_directly(const backward_job *job, const shoal_members *members
                         panel->dout + (int64_t)lane * Dv, false, slopes);
     for (int a = 0; a < count; a++) {
         const int64_t l = first + a, m = job->clusters->of_keys[l];
-        const int exact = m < 0 || (near > 0 && llabs(l - i) <= near) ||
-                          bit_of(block->is_exact, l);
-        const float score = head->scale * weights[a] +
-                            (exact ? 0 : members->tilts[m * width + lane]) +
+        const int64_t at = m * width + lane;
+        const int exact = m < 0 || bit_of(block->is_exact, l);
+        const float score = head->scale * weights[a] + (exact ? 0 : members->tilts[at]) +
                             key_bias_of(head, l);
-        panel->direct_exact[a] = (uint8_t)exact;
-        weights[a] = exact ? 0 : expf(score - job->choices->log_sums[i]);
-        slopes[a] = weights[a] * (slopes[a] - members->panel->delta[lane]);
+        const float plain = exact ? 0 : expf(score - job->choices->log_sums[i]);
+        const float there = near > 0 && llabs(l - i) <= near ? 0 : plain;
+        const float more = exact ? 1 : 1 + members->bends[at];
+        panel->direct_firsts[a] = !exact && block->weighted[m] ? plain : 0;
+        panel->direct_bends[a] = there * (slopes[a] - members->panel->delta[lane]);
+        weights[a] = there * more;
+        slopes[a] = panel->direct_bends[a] * more +
+                    panel->direct_firsts[a] * panel->turned[lane];
     }
 }
 
-/* Their part of the tilts' gradients. */
-static void direct_tilts(const backward_job *job, const shoal_members *members, int lane,
+/* The lane's a and du. */
+static void direct_bends(const backward_job *job, const shoal_members *members, int lane,
                          const panel_gradients *panel) {
     const int64_t S = job->head->view.keys, width = members->panel->width;
     for (int64_t first = 0; first < S; first += KEY_BLOCK) {
         const int count = (int)min(KEY_BLOCK, S - first);
         weigh_directly(job, members, lane, first, count, panel);
-        for (int a = 0; a < count; a++)
-            if (!panel->direct_exact[a])
-                panel->tilts[job->clusters->of_keys[first + a] * width + lane] +=
-                    panel->direct_slopes[a];
+        for (int a = 0; a < count; a++) {
+            const int64_t m = job->clusters->of_keys[first + a];
+            if (m < 0)
+                continue;
+            panel->firsts[m * width + lane] += panel->direct_firsts[a];
+            panel->bends[m * width + lane] += panel->direct_bends[a];
+        }
     }
 }
 
@@ -231,6 +264,8 @@ static void load_gradients(const backward_job *job, const shoal_members *members
                         panel->grad_out);
     head->kernels->unpack(members->d, panel->count, panel->width, r, NULL, NULL, 0,
                           members->d_rows, r, NULL);
+    for (int i = 0; i < panel->count * r; i++)
+        own->d_squares[i] = members->d_rows[i] * members->d_rows[i] / 2;
     for (int i = 0; i < panel->width; i++) {
         const int live = i < panel->count;
         /* Lanes without a query have no weight. */
@@ -267,6 +302,40 @@ static void weigh_near(const shoal_head *head, const shoal_members *members,
                                  panel->largest, panel->inverse, panel->delta, 1);
 }
 
+/* What near keys have in the rest is taken from the gradients of u; and second-order
+   weights of what they have there. */
+static void bend_near(const backward_job *job, const shoal_members *members,
+                      const panel_gradients *own) {
+    const int width = members->panel->width;
+    for (int i = 0; i < members->panel->count; i++) {
+        const int64_t first = near_first(job->head, members->queries[i]);
+        const int64_t last = near_last(job->head, members->queries[i]);
+        for (int64_t l = first; l < last; l++)
+            if (job->clusters->of_keys[l] >= 0)
+                own->bends[job->clusters->of_keys[l] * width + i] -=
+                    members->hidden_slopes[(l - first) * width + i];
+    }
+    for (int i = 0; i < members->near * width; i++) {
+        members->hidden[i] *= 1 + members->hidden_bends[i];
+        members->hidden_slopes[i] *= 1 + members->hidden_bends[i];
+    }
+}
+
+/* J dout and h. */
+static void turn_members(const backward_job *job, const shoal_members *members,
+                         panel_gradients *own) {
+    const int width = members->panel->width, r = job->head->size.dims;
+    const int Dv = job->head->size.value_dim;
+    memset(own->turned, 0, sizeof own->turned);
+    memset(own->along, 0, sizeof(float) * (size_t)(r * width));
+    if (!job->head->has_moments)
+        return;
+    job->head->kernels->score(members->panel->grad_out, width, Dv,
+                              job->moments->dipoles + members->block->j * r * Dv, Dv, r,
+                              own->along);
+    job->head->kernels->dot_columns(members->d, own->along, width, r, own->turned);
+}
+
 /* Scores become weights, and slopes gradients of scores; those of key clusters are
    gradients of tilts. */
 static void weigh_members(const backward_job *job, const shoal_members *members,
@@ -277,13 +346,20 @@ static void weigh_members(const backward_job *job, const shoal_members *members,
     const query_panel *panel = members->panel;
     const int width = panel->width, Dv = head->size.value_dim, M = (int)head->size.M;
     float *tilts = own->tilts;
+    turn_members(job, members, own);
     kernels->score_at(panel->grad_out, width, Dv, head->view.v.data, head->view.v.stride,
                       block->keys, block->count, own->slopes);
-    kernels->score(panel->grad_out, width, Dv, block->rest, head->size.wide, M, tilts);
+    kernels->score(panel->grad_out, width, Dv, block->rest, head->size.wide, M,
+                   own->bends);
     kernels->softmax_slope(members->scores, own->slopes, width, block->count,
                            panel->largest, panel->inverse, panel->delta, head->scale);
-    kernels->softmax_slope(own->pairs, tilts, width, M, panel->largest, panel->inverse,
-                           panel->delta, 1);
+    kernels->softmax_slope(own->pairs, own->bends, width, M, panel->largest,
+                           panel->inverse, panel->delta, 1);
+    for (int m = 0; m < M; m++)
+        for (int i = m * width; i < (m + 1) * width; i++) {
+            own->firsts[i] = block->weighted[m] ? own->pairs[i] : 0;
+            own->pairs[i] *= 1 + members->bends[i];
+        }
     if (members->near > 0)
         weigh_near(head, members, own);
     /* Lanes whose rest was found by too large a subtraction. */
@@ -296,21 +372,25 @@ static void weigh_members(const backward_job *job, const shoal_members *members,
         if (own->direct[i])
             sh_shoal_direct_tilts(head, job->clusters, members, i);
         for (int m = 0; m < M && own->direct[i]; m++)
-            own->pairs[m * width + i] = own->tilts[m * width + i] = 0;
+            own->pairs[m * width + i] = own->firsts[m * width + i] =
+                own->bends[m * width + i] = 0;
         for (int a = 0; a < members->near && own->direct[i]; a++)
             members->hidden[a * width + i] = members->hidden_slopes[a * width + i] = 0;
     }
-    for (int i = 0; i < panel->count && members->near > 0; i++) {
-        const int64_t first = near_first(head, members->queries[i]);
-        const int64_t last = near_last(head, members->queries[i]);
-        for (int64_t l = first; l < last; l++)
-            if (job->clusters->of_keys[l] >= 0)
-                tilts[job->clusters->of_keys[l] * width + i] -=
-                    members->hidden_slopes[(l - first) * width + i];
-    }
+    if (members->near > 0)
+        bend_near(job, members, own);
     for (int i = 0; i < panel->count && own->directs > 0; i++)
         if (own->direct[i])
-            direct_tilts(job, members, i, own);
+            direct_bends(job, members, i, own);
+    memset(own->mass, 0, sizeof own->mass);
+    for (int m = 0; m < M; m++)
+        for (int i = 0; i < width; i++) {
+            const int at = m * width + i;
+            own->mass[i] += own->firsts[at];
+            tilts[at] = (1 + members->bends[at]) * own->bends[at] +
+                        own->firsts[at] * own->turned[i];
+            own->bends[at] = block->weighted[m] ? own->bends[at] : 0; /* u is 0 */
+        }
 }
 
 /* Near keys' part of dq, and of the centroid's gradient. */
@@ -333,6 +413,22 @@ static void near_queries(const backward_job *job, const shoal_members *members, 
     add_scaled(grad_centroid, -1, members->row, dim);
 }
 
+/* The gradient of d by way of u and of the dipole. What was J dout is a d after it. */
+static void bend_queries(const backward_job *job, const shoal_members *members,
+                         const panel_gradients *own) {
+    const int width = members->panel->width, r = job->head->size.dims;
+    float *slopes = members->squares; /* of d^2 / 2 */
+    memset(slopes, 0, sizeof(float) * (size_t)(r * width));
+    job->head->kernels->mix(own->bends, width, job->moments->variances, r,
+                            (int)job->head->size.M, r, NULL, slopes);
+    for (int d = 0; d < r; d++)
+        for (int i = 0; i < width; i++) {
+            const int at = d * width + i;
+            own->d[at] += members->d[at] * slopes[at] + own->mass[i] * own->along[at];
+            own->along[at] = own->mass[i] * members->d[at];
+        }
+}
+
 /* dq and the centroid's gradient, from tilts, exact keys and near keys. */
 static void query_gradients(const backward_job *job, const shoal_members *members,
                             const panel_gradients *own, float *grad_centroid) {
@@ -349,6 +445,8 @@ static void query_gradients(const backward_job *job, const shoal_members *member
     for (int m = 0; m < M; m++)
         for (int i = 0; i < width; i++)
             own->d[r * width + i] += tilts[m * width + i];
+    if (head->has_moments)
+        bend_queries(job, members, own);
     for (int d = 0; d <= r; d++) {
         float sum = 0;
         for (int i = 0; i < width; i++) {
@@ -386,7 +484,13 @@ static void add_to_block(const shoal_head *head, const shoal_members *members,
                     to->values + (int64_t)count * wide + Dv, wide);
     for (int m = 0; m < M; m++)
         for (int i = 0; i < live; i++)
-            to->mass[m] += own->pairs[m * width + i] * panel->delta[i];
+            to->mass[m] += own->pairs[m * width + i] * panel->delta[i] -
+                           (own->direct[i] ? 0 : own->firsts[m * width + i]) *
+                               own->turned[i];
+    if (!head->has_moments)
+        return;
+    kernels->spread(own->along, width, live, own->dout, Dv, Dv, r, to->dipole, Dv);
+    kernels->spread(own->bends, width, live, own->d_squares, r, r, M, to->variances, r);
 }
 
 /* In turn: near keys' rows of dk and dv, and all keys' of queries that are computed key
@@ -483,6 +587,10 @@ static void scatter_block(const backward_job *job, const shoal_block *block,
         to->mass[at + m] += own->mass[m];
     }
     add_scaled(to->centroids + block->j * dim, 1, own->centroid, dim);
+    if (!head->has_moments)
+        return;
+    add_scaled(to->dipoles + block->j * r * Dv, 1, own->dipole, r * Dv);
+    add_scaled(to->variances, 1, own->variances, (int)M * r);
 }
 
 static void block_task(void *shared, int64_t b, int thread) {
@@ -510,9 +618,12 @@ static void block_task(void *shared, int64_t b, int thread) {
     memset(own->exact_bias, 0, sizeof(float) * (size_t)count);
     memset(own->mass, 0, sizeof(float) * (size_t)M);
     memset(own->centroid, 0, sizeof(float) * (size_t)head->size.dim);
+    memset(own->dipole, 0,
+           sizeof(float) * (size_t)(head->size.dims * head->size.value_dim));
+    memset(own->variances, 0, sizeof(float) * (size_t)(M * head->size.dims));
     for (int64_t at = first; at < last; at += members->panel->count) {
         sh_shoal_load_members(head, clusters, j, at, last, members);
-        sh_shoal_score_members(head, clusters, members);
+        sh_shoal_score_members(head, clusters, job->moments, members);
         load_gradients(job, members, panel);
         weigh_members(job, members, panel);
         query_gradients(job, members, panel, own->centroid);
@@ -649,6 +760,18 @@ static void member_task(void *shared, int64_t task, int thread) {
     }
 }
 
+/* Forward's moments and dipoles, and room for their gradients. */
+static void restore_moments(const backward_job *job, team workers) {
+    const shoal_sizes *size = &job->head->size;
+    const int64_t used = job->clusters->queries.used;
+    sh_shoal_find_moments(job->head, job->clusters, job->moments, workers);
+    for (int64_t j = 0; j < used; j++)
+        sh_shoal_find_dipole(job->head, job->moments, job->sums->shares + j * size->M, j);
+    memset(job->gradients->dipoles, 0,
+           sizeof(float) * (size_t)(used * size->dims * size->value_dim));
+    memset(job->gradients->variances, 0, sizeof(float) * (size_t)(size->M * size->dims));
+}
+
 static void backward_head(backward_job *job, team workers) {
     const shoal_sizes *size = &job->head->size;
     head_gradients *gradients = job->gradients;
@@ -659,11 +782,16 @@ static void backward_head(backward_job *job, team workers) {
     memset(gradients->mass, 0, sizeof(float) * sums);
     memset(gradients->plain, 0, sizeof(float) * (size_t)(size->M * size->dims));
     memset(gradients->centroids, 0, sizeof(float) * (size_t)(used * size->dim));
+    if (job->head->has_moments)
+        restore_moments(job, workers);
     atomic_init(gradients->turn, 0);
     for (int64_t i = 0; i < ceil_divide(used, sh_dense_block(job->head->kernels)); i++)
         atomic_init(&gradients->turns[i], 0);
     sh_team_run(workers, job->clusters->block_offsets[used], block_task, job);
     sh_team_run(workers, job->clusters->chunks, chunk_task, job);
+    if (job->head->has_moments)
+        sh_shoal_moments_backward(job->head, job->clusters, job->sums, job->moments,
+                                  gradients, job->dk, job->dv, workers);
     if (job->dq.data)
         sh_team_run(workers, ceil_divide(job->head->view.queries, MEMBER_TASK),
                     member_task, job);
@@ -676,17 +804,19 @@ void sh_shoal_backward(const attention_call *call, int64_t unit, int slot, team 
     const kv_head_view own = sh_start_kv_head(call, unit);
     shoal_slot *at = &((shoal_work *)call->plan->work)->slots[slot];
     for (int64_t h = own.first; h < own.last; h++) {
-        const shoal_head head = sh_shoal_head_of(call, own.b, h, at);
+        shoal_head head = sh_shoal_head_of(call, own.b, h, at);
+        head.size.k = at->clusters.live[3];
         const int64_t n = head.view.queries, S = head.seen;
         backward_job job =
             {.head = &head,
              .clusters = &at->clusters,
              .sums = &at->sums,
+             .moments = &at->moments,
              .choices = &at->choices,
              .gradients = &at->gradients,
-             .out = sh_query_rows(call, gradients->out, &problem->out, own.b, h),
-             .dout = sh_query_rows(call, gradients->dout, &problem->out, own.b, h),
-             .dq = sh_query_rows(call, gradients->dq, &problem->q, own.b, h),
+             .out = sh_query_rows(call, gradients->out, problem->out_strides, own.b, h),
+             .dout = sh_query_rows(call, gradients->dout, problem->out_strides, own.b, h),
+             .dq = sh_query_rows(call, gradients->dq, problem->q_strides, own.b, h),
              .dk = own.dk,
              .dv = own.dv};
         sh_clear_rows(job.dq, S > 0 ? n : 0, head.view.query_rows, problem->dim);

@@ -9,8 +9,20 @@
 /* Of a cluster's sum: with less left, what is left has no mean of its own. */
 static const float least_weighted = 1e-3f, least_left = 1e-6f;
 
+/* A second-order term above this is not a number that counts; its square is one. */
+static const float largest_bend = 1e18f;
+
 /* A score that weighs nothing; not -inf, which could meet another. */
 static const float no_score = -FLT_MAX / 4;
+
+typedef struct {
+    const shoal_head *head;
+    const shoal_clusters *clusters;
+    const shoal_sums *sums;
+    const shoal_moments *moments;
+    const shoal_choices *choices;
+    row_view out;
+} block_job;
 
 /* ---- The pool of a cluster --------------------------------------------------------- */
 
@@ -70,6 +82,123 @@ static void weigh_candidates(const shoal_head *head, const shoal_clusters *clust
         pool->scores[first + i] = there ? expected - spread[i] / 2 : no_score;
         pool->residual[first + i] = logf(apart[i] + 1e-6f) / 2;
     }
+}
+
+/* Loads the pool of cluster j, whose keys and candidates are found. */
+static void load_pool(const shoal_head *head, const shoal_clusters *clusters,
+                      const shoal_sums *sums, const shoal_choices *choices, int64_t j,
+                      shoal_pool *pool) {
+    const int64_t M = head->size.M, p = head->size.p;
+    pool->count = choices->pool_counts[j];
+    for (int32_t first = 0; first < pool->count; first += head->kernels->panel)
+        weigh_candidates(head, clusters, j, choices->pools + j * p,
+                         sums->candidates + j * SHOAL_CHUNKS * p, first, pool);
+    for (int64_t m = 0; m < M; m++) {
+        const float mass = sums->mass[j * M + m];
+        pool->logs[m] = mass > 0 ? sums->top[j * M + m] + logf(mass) : no_score;
+    }
+}
+
+/* Log of the sum of all keys' weights for centroid j. */
+static float log_of_all(const shoal_head *head, const shoal_sums *sums, int64_t j) {
+    const int64_t M = head->size.M;
+    const float *tops = sums->top + j * M, *mass = sums->mass + j * M;
+    float top = LOWEST_SCORE, sum = 0;
+    for (int64_t m = 0; m < M; m++)
+        top = mass[m] > 0 && tops[m] > top ? tops[m] : top;
+    for (int64_t m = 0; m < M; m++)
+        sum += mass[m] > 0 ? mass[m] * expf(tops[m] - top) : 0;
+    return top + logf(sum);
+}
+
+/* Keys whose weights tell how concentrated attention is, and the bounds between spread
+   and concentrated attention. */
+enum { SHOAL_FOREMOST = 64 };
+static const double spread_below = 0.25, concentrated_from = 0.5;
+
+/* The best candidates of all chunks, which are merged in place, are the pool. */
+static void pool_task(void *shared, int64_t j, int thread) {
+    const block_job *job = shared;
+    const shoal_head *head = job->head;
+    shoal_pool *pool = &head->work->pools[thread];
+    const int64_t p = head->size.p;
+    uint64_t *list = job->sums->candidates + j * SHOAL_CHUNKS * p;
+    int32_t *keys = job->choices->pools + j * p, count = 0;
+    for (int64_t chunk = 0; chunk < job->clusters->chunks; chunk++) {
+        const int32_t more = job->sums->counts[j * SHOAL_CHUNKS + chunk];
+        memmove(list + count, list + chunk * p, (size_t)more * sizeof *list);
+        count = sh_topk_cut(list, count + more, (int32_t)p);
+    }
+    for (int32_t i = 0; i < count; i++)
+        keys[i] = job->clusters->keys.order[candidate_key(list[i])];
+    job->choices->pool_counts[j] = count;
+    job->sums->concentration[j] = 0;
+    if (head->size.k_of[0] == head->size.k)
+        return;
+    /* A candidate's score is the centroid's, and half the spread of the members'. */
+    const int r = head->size.dims;
+    const float *variances = job->clusters->variances + j * r;
+    const float whole = log_of_all(head, job->sums, j);
+    int32_t places[SHOAL_FOREMOST];
+    const int32_t best = (int32_t)min(SHOAL_FOREMOST, count);
+    for (int32_t i = 0; i < count; i++)
+        pool->missed[i] = candidate_score(list[i]);
+    head->kernels->largest(pool->missed, count, best, places);
+    for (int32_t i = 0; i < best; i++) {
+        const float *z = job->clusters->coordinates + (int64_t)keys[places[i]] * r;
+        float spread = 0;
+        for (int d = 0; d < r; d++)
+            spread += variances[d] * z[d] * z[d];
+        job->sums->concentration[j] += expf(pool->missed[places[i]] - spread / 2 - whole);
+    }
+}
+
+void sh_shoal_find_pools(const shoal_head *head, const shoal_clusters *clusters,
+                         const shoal_sums *sums, const shoal_choices *choices,
+                         team workers) {
+    block_job job = {.head = head,
+                     .clusters = clusters,
+                     .sums = sums,
+                     .choices = choices};
+    sh_team_run(workers, clusters->queries.used, pool_task, &job);
+}
+
+int64_t sh_shoal_topk(const shoal_head *head, const shoal_clusters *clusters,
+                      const shoal_sums *sums) {
+    const int32_t *offsets = clusters->queries.offsets;
+    double tau = 0;
+    for (int64_t j = 0; j < clusters->queries.used; j++)
+        tau += (double)(offsets[j + 1] - offsets[j]) * (double)sums->concentration[j];
+    tau /= (double)head->view.queries;
+    return head->size.k_of[tau < spread_below ? 0 : tau < concentrated_from ? 1 : 2];
+}
+
+/* sigma of cluster j: what its key clusters hold of the keys that are probably not exact,
+   those outside the k best candidates; and J, which it makes. */
+static void find_shares(const shoal_head *head, const shoal_clusters *clusters,
+                        const shoal_sums *sums, const shoal_moments *moments, int64_t j,
+                        const int32_t *keys, const uint64_t *candidates,
+                        const shoal_pool *pool, int32_t *chosen) {
+    const int64_t M = head->size.M;
+    const int32_t kept = (int32_t)min(head->size.k, pool->count);
+    float *shares = sums->shares + j * M, sum = 0;
+    const float whole = log_of_all(head, sums, j);
+    for (int64_t m = 0; m < M; m++)
+        shares[m] = expf(pool->logs[m] - whole);
+    for (int32_t i = 0; i < pool->count; i++)
+        pool->missed[i] = candidate_score(candidates[i]);
+    head->kernels->largest(pool->missed, pool->count, kept, chosen);
+    for (int32_t i = 0; i < kept; i++)
+        shares[clusters->of_keys[keys[chosen[i]]]] -=
+            expf(pool->scores[chosen[i]] - whole);
+    for (int64_t m = 0; m < M; m++) {
+        const float least = least_left * expf(pool->logs[m] - whole);
+        shares[m] = shares[m] > least ? shares[m] : least;
+        sum += shares[m];
+    }
+    for (int64_t m = 0; m < M; m++)
+        shares[m] /= sum;
+    sh_shoal_find_dipole(head, moments, shares, j);
 }
 
 /* ---- The exact keys of a block ----------------------------------------------------- */
@@ -269,8 +398,11 @@ static void place_members(shoal_members *members, const shoal_sizes *size, int64
     members->d = reserve_floats(work, r + 1, width);
     members->d_rows = reserve_floats(work, size->block, r);
     members->tilts = reserve_floats(work, size->M, width);
+    members->squares = reserve_floats(work, r, width);
+    members->bends = reserve_floats(work, size->M, width);
     members->scores = reserve_floats(work, size->k + size->M + near, width);
     members->hidden = reserve_floats(work, near, width);
+    members->hidden_bends = reserve_floats(work, near, width);
     members->hidden_slopes = reserve_floats(work, near, width);
     members->near_weights = reserve_floats(work, near, 1);
     members->row = reserve_floats(work, max(size->dim, size->wide), 1);
@@ -324,6 +456,7 @@ static void score_near(const shoal_head *head, const shoal_clusters *clusters,
         const int64_t m = l < last && !bit_of(block->is_exact, l) ? clusters->of_keys[l]
                                                                   : -1;
         scores[at] = members->hidden[at] = no_score;
+        members->hidden_bends[at] = m < 0 ? 0 : members->bends[m * width + lane];
         if (m < 0)
             continue;
         const float bias = key_bias_of(head, l);
@@ -333,8 +466,30 @@ static void score_near(const shoal_head *head, const shoal_clusters *clusters,
     }
 }
 
+/* Second-order terms of the tilts; 0 where the rest has no mean of its own. */
+static void find_bends(const shoal_head *head, const shoal_moments *moments,
+                       const shoal_members *members) {
+    const int width = members->panel->width, r = head->size.dims;
+    const int M = (int)head->size.M;
+    float *bends = members->bends;
+    if (!head->has_moments) {
+        memset(bends, 0, sizeof(float) * (size_t)(M * width));
+        return;
+    }
+    for (int i = 0; i < r * width; i++)
+        members->squares[i] = members->d[i] * members->d[i] / 2;
+    head->kernels->score(members->squares, width, r, moments->variances, r, M, bends);
+    for (int m = 0; m < M; m++)
+        for (int i = 0; i < width; i++) {
+            const float bend = bends[m * width + i];
+            bends[m * width + i] = !members->block->weighted[m] ? 0
+                                   : bend < largest_bend        ? bend
+                                                                : largest_bend;
+        }
+}
+
 int sh_shoal_score_members(const shoal_head *head, const shoal_clusters *clusters,
-                           const shoal_members *members) {
+                           const shoal_moments *moments, const shoal_members *members) {
     const kernel_table *kernels = head->kernels;
     const shoal_block *block = members->block;
     const query_panel *panel = members->panel;
@@ -352,10 +507,12 @@ int sh_shoal_score_members(const shoal_head *head, const shoal_clusters *cluster
             members->tilts[m * width + i] += members->d[r * width + i];
             scores[m * width + i] = members->tilts[m * width + i] + block->logs[m];
         }
+    find_bends(head, moments, members);
     scores += (int64_t)M * width;
     for (int a = 0; a < near; a++)
         for (int i = panel->count; i < width; i++)
-            scores[a * width + i] = members->hidden[a * width + i] = no_score;
+            scores[a * width + i] = members->hidden[a * width + i] = no_score,
+                               members->hidden_bends[a * width + i] = 0;
     for (int i = 0; i < panel->count && near > 0; i++) {
         if (i + 1 < panel->count)
             prefetch_near(head, head->view.k, dim, members->queries[i + 1]);
@@ -505,6 +662,12 @@ static void add_rows(running_softmax *total, float *scores, int count, double si
     total->largest = top;
 }
 
+/* The log of what a key's weight is multiplied by in the rest of cluster m. */
+static float bent_tilt(const shoal_members *members, int64_t m, int lane) {
+    const int64_t at = m * members->panel->width + lane;
+    return members->tilts[at] + log1pf(members->bends[at]);
+}
+
 /* Near keys outside X: their own scores; and what they have in the tails, which is taken
    off once those are there: `hidden` and hidden_keys. Returns how many such there are. */
 static int add_near_rows(running_softmax *total, const shoal_head *head,
@@ -530,17 +693,19 @@ static int add_near_rows(running_softmax *total, const shoal_head *head,
         if (bit_of(lost->is_pooled, l))
             continue;
         members->hidden[hiding] = head->scale * shared[l - first] + bias +
-                                  members->tilts[m * members->panel->width + lane];
+                                  bent_tilt(members, m, lane);
         lost->hidden_keys[hiding++] = (int32_t)l;
     }
     add_rows(total, lost->scores, count, 1, head->view.v, lost->keys);
     return hiding;
 }
 
-/* The output of the panel's lane, from X, near keys, the pool's keys and the tails. */
+/* The output of the panel's lane, from X, near keys, the pool's keys and the tails.
+   dipole: [r][Dv], J of the block's cluster. */
 static void attend_directly(const shoal_head *head, const shoal_clusters *clusters,
-                            const shoal_choices *choices, const shoal_members *members,
-                            int lane, lost_sums *lost, float *out) {
+                            const float *dipole, const shoal_choices *choices,
+                            const shoal_members *members, int lane, lost_sums *lost,
+                            float *out) {
     const shoal_block *block = members->block;
     const int Dv = head->size.value_dim, M = (int)head->size.M;
     const int width = members->panel->width;
@@ -569,14 +734,33 @@ static void attend_directly(const shoal_head *head, const shoal_clusters *cluste
         if (bit_of(block->is_exact, l) || llabs(l - i) <= near)
             continue;
         scores[count] = head->scale * lost->pool_scores[x] + key_bias_of(head, l) +
-                        members->tilts[m * width + lane];
+                        bent_tilt(members, m, lane);
         lost->keys[count++] = (int32_t)l;
     }
     add_rows(&total, scores, count, 1, head->view.v, lost->keys);
     for (int m = 0; m < M; m++)
-        scores[m] = lost->tail_logs[m] + members->tilts[m * width + lane];
+        scores[m] = lost->tail_logs[m] + bent_tilt(members, m, lane);
     add_rows(&total, scores, M, 1, (row_view){lost->tails, Dv}, NULL);
     add_rows(&total, members->hidden, hiding, -1, head->view.v, lost->hidden_keys);
+    if (head->has_moments) {
+        double mass = 0;
+        for (int32_t x = 0; x < pooled; x++) {
+            const int64_t l = pool[x], m = clusters->of_keys[l];
+            if (!bit_of(block->is_exact, l) && block->weighted[m])
+                mass += exp((double)(head->scale * lost->pool_scores[x] +
+                                     key_bias_of(head, l) +
+                                     members->tilts[m * width + lane]) -
+                            total.largest);
+        }
+        for (int m = 0; m < M; m++)
+            mass += block->weighted[m] ? exp((double)(lost->tail_logs[m] +
+                                                      members->tilts[m * width + lane]) -
+                                             total.largest)
+                                       : 0;
+        for (int d = 0; d < head->size.dims; d++)
+            add_scaled(out, (float)mass * members->d[d * width + lane],
+                       dipole + (int64_t)d * Dv, Dv);
+    }
     for (int d = 0; d < Dv; d++)
         out[d] = (float)((double)out[d] / total.sum);
     if (choices->log_sums)
@@ -596,11 +780,35 @@ static void take_hidden(const shoal_head *head, const shoal_members *members,
     memset(members->hidden_slopes, 0, sizeof(float) * (size_t)(near * width));
     head->kernels->softmax_slope(members->hidden, members->hidden_slopes, width, near,
                                  panel->largest, one, none, 0);
+    for (int i = 0; i < near * width; i++)
+        members->hidden[i] *= 1 + members->hidden_bends[i];
     for (int a = 0; a < near; a++)
         for (int i = 0; i < width; i++) {
             nearby[a * width + i] -= members->hidden[a * width + i];
             panel->sum[i] -= members->hidden[a * width + i];
         }
+}
+
+/* Second-order weights of the pairs, whose weights are there; and the dipole. */
+static void bend_members(const shoal_head *head, const float *dipole,
+                         const shoal_members *members, float *pairs) {
+    const query_panel *panel = members->panel;
+    const int width = panel->width, M = (int)head->size.M, r = head->size.dims;
+    const int Dv = head->size.value_dim;
+    float mass[MAX_PANEL] = {0};
+    for (int m = 0; m < M; m++)
+        for (int i = 0; i < width; i++) {
+            const float weight = pairs[m * width + i];
+            const float more = weight * members->bends[m * width + i];
+            mass[i] += members->block->weighted[m] ? weight : 0;
+            panel->sum[i] += more;
+            pairs[m * width + i] = weight + more;
+        }
+    float *along = members->squares; /* not needed any more */
+    for (int d = 0; d < r; d++)
+        for (int i = 0; i < width; i++)
+            along[d * width + i] = mass[i] * members->d[d * width + i];
+    head->kernels->mix(along, width, dipole, Dv, r, Dv, NULL, panel->outputs);
 }
 
 /* The near keys' part of the lane's output. */
@@ -619,23 +827,29 @@ static void add_near(const shoal_head *head, const shoal_members *members, int l
 }
 
 /* Outputs of one panel of a block's members. */
-static void attend_members(const shoal_head *head, const shoal_clusters *clusters,
-                           const shoal_choices *choices, const shoal_members *members,
-                           lost_sums *lost, row_view out) {
+static void attend_members(const block_job *job, const shoal_members *members,
+                           lost_sums *lost) {
+    const shoal_head *head = job->head;
+    const shoal_clusters *clusters = job->clusters;
+    const shoal_choices *choices = job->choices;
+    const row_view out = job->out;
     const kernel_table *kernels = head->kernels;
     const shoal_block *block = members->block;
     query_panel *panel = members->panel;
     const int width = panel->width, Dv = head->size.value_dim, M = (int)head->size.M;
     const int near = members->near;
     const int32_t *queries = members->queries;
+    const float *dipole = job->moments->dipoles + block->j * head->size.dims * Dv;
     float *pairs = members->scores + (int64_t)block->count * width;
     float *nearby = pairs + M * width, strain[MAX_PANEL] = {0};
-    const int rows = sh_shoal_score_members(head, clusters, members);
+    const int rows = sh_shoal_score_members(head, clusters, job->moments, members);
     start_softmax(panel, Dv);
     kernels->softmax_step(members->scores, width, rows, panel->largest, panel->sum,
                           panel->keep);
     kernels->mix_at(members->scores, width, head->view.v.data, head->view.v.stride,
                     block->keys, block->count, Dv, panel->outputs);
+    if (head->has_moments)
+        bend_members(head, dipole, members, pairs);
     kernels->mix(pairs, width, block->rest, head->size.wide, M, Dv, NULL, panel->outputs);
     kernels->mix(pairs, width, block->strain, 1, M, 1, NULL, strain);
     if (head->call->approximated) {
@@ -664,7 +878,7 @@ static void attend_members(const shoal_head *head, const shoal_clusters *cluster
         if (choices->log_sums)
             choices->log_sums[queries[i]] = panel->largest[i] + logf(panel->sum[i]);
         if (strain[i] > SHOAL_STRAIN * panel->sum[i])
-            attend_directly(head, clusters, choices, members, i, lost, row);
+            attend_directly(head, clusters, dipole, choices, members, i, lost, row);
     }
 }
 
@@ -702,14 +916,6 @@ void sh_shoal_place_block_threads(shoal_work *own, const shoal_plan *plan,
     }
 }
 
-typedef struct {
-    const shoal_head *head;
-    const shoal_clusters *clusters;
-    const shoal_sums *sums;
-    const shoal_choices *choices;
-    row_view out;
-} block_job;
-
 /* Members first .. last - 1 of the order, block b of cluster j. */
 static void attend_block(const block_job *job, int64_t j, int64_t b, int64_t first,
                          int64_t last, int thread) {
@@ -731,13 +937,12 @@ static void attend_block(const block_job *job, int64_t j, int64_t b, int64_t fir
     for (int64_t at = first; at < last; at += panel->count) {
         if (!whole)
             sh_shoal_load_members(head, job->clusters, j, at, last, members);
-        attend_members(head, job->clusters, job->choices, members,
-                       &head->work->lost[thread], job->out);
+        attend_members(job, members, &head->work->lost[thread]);
     }
     sh_shoal_leave_block(block);
 }
 
-/* The pool of cluster j, and its blocks. */
+/* The blocks of cluster j. */
 static void cluster_task(void *shared, int64_t j, int thread) {
     const block_job *job = shared;
     const shoal_head *head = job->head;
@@ -746,26 +951,16 @@ static void cluster_task(void *shared, int64_t j, int thread) {
     lost_sums *lost = &head->work->lost[thread];
     const int64_t size = head->size.block, last = clusters->queries.offsets[j + 1];
     int64_t at = clusters->queries.offsets[j], b = clusters->block_offsets[j];
+    const int64_t M = head->size.M, p = head->size.p;
+    memset(job->sums->shares + j * M, 0, sizeof(float) * (size_t)M);
     if (at == last)
         return;
-    /* The best candidates of all chunks, which are merged in place, are the pool. */
-    const int64_t M = head->size.M, p = head->size.p;
-    uint64_t *list = job->sums->candidates + j * SHOAL_CHUNKS * p;
-    int32_t *keys = job->choices->pools + j * p, count = 0;
-    for (int64_t chunk = 0; chunk < clusters->chunks; chunk++) {
-        const int32_t more = job->sums->counts[j * SHOAL_CHUNKS + chunk];
-        memmove(list + count, list + chunk * p, (size_t)more * sizeof *list);
-        count = sh_topk_cut(list, count + more, (int32_t)p);
-    }
-    job->choices->pool_counts[j] = pool->count = count;
-    for (int32_t i = 0; i < count; i++)
-        keys[i] = clusters->keys.order[candidate_key(list[i])];
-    for (int32_t first = 0; first < count; first += head->kernels->panel)
-        weigh_candidates(head, clusters, j, keys, list, first, pool);
-    for (int64_t m = 0; m < M; m++) {
-        const float mass = job->sums->mass[j * M + m];
-        pool->logs[m] = mass > 0 ? job->sums->top[j * M + m] + logf(mass) : no_score;
-    }
+    load_pool(head, clusters, job->sums, job->choices, j, pool);
+    if (head->has_moments)
+        find_shares(head, clusters, job->sums, job->moments, j,
+                    job->choices->pools + j * p,
+                    job->sums->candidates + j * SHOAL_CHUNKS * p, pool,
+                    head->work->blocks[thread].keys);
     for (; at < last; at += size, b++)
         attend_block(job, j, b, at, min(at + size, last), thread);
     for (int32_t x = 0; x < pool->count && lost->found; x++)
@@ -774,8 +969,8 @@ static void cluster_task(void *shared, int64_t j, int thread) {
 }
 
 void sh_shoal_attend_blocks(const shoal_head *head, const shoal_clusters *clusters,
-                            const shoal_sums *sums, const shoal_choices *choices,
-                            row_view out, team workers) {
-    block_job job = {head, clusters, sums, choices, out};
+                            const shoal_sums *sums, const shoal_moments *moments,
+                            const shoal_choices *choices, row_view out, team workers) {
+    block_job job = {head, clusters, sums, moments, choices, out};
     sh_team_run(workers, clusters->queries.used, cluster_task, &job);
 }

@@ -11,8 +11,18 @@
  * positions on either side of a query. Every other key has the centroid's score plus a
  * tilt, one number for the query and the key's cluster:
  *
- *     row of i = softmax of {s_il on X and near keys; s_jl + t_im elsewhere}
+ *     row of i = softmax of {s_il on X and near keys; s_jl + t_im + log(1 + u_im)
+ *                            elsewhere}
  *     t_im = b_i + d_i . (mean of z over the rest of m, weighted by e^s_jl)
+ *     u_im = sum over r of d_i^2 var_m / 2      second order of the tilt
+ *
+ * and the values of the keys that are not exact follow the query to first order: out_i
+ * has the dipole a_i d_i'J_j besides, a_i = sum over m of e^(t_im) of the rest of m.
+ * Both terms leave out an m whose rest has hardly any weight for the centroid. The
+ * variances var_m of z and the covariances Cov_m of z with v are of all keys of m, by
+ * weights omega = e^(s_l / 2 + bias) of the mean query's scores s; J_j mixes Cov_m by
+ * what m holds of the keys that are probably not exact for the centroid, sigma_jm. The
+ * second form (form=2) has neither u nor the dipole.
  *
  * The stages of a head, each with its memory beside its code:
  *
@@ -27,6 +37,7 @@
  *     members    shoal_blocks.c    a panel of a block's queries: softmax over X, the
  *                                  pairs and near keys
  *     lost sums  shoal_blocks.c    queries for which too little was left of the sums
+ *     moments    shoal_moments.c   var, Cov and J, and their gradients
  *     backward   shoal_backward.c
  *
  * Keys may have a bias: it is part of s_il and of s_jl. A key that it hides is in no
@@ -42,9 +53,10 @@
    no larger. N, S and blocks are the arrays'. */
 typedef struct {
     int64_t C, M, N, S;
-    int64_t k;      /* keys of X */
-    int64_t p;      /* keys of a pool */
-    int64_t blocks; /* at most */
+    int64_t k;       /* keys of X */
+    int64_t k_of[3]; /* k by the concentration of attention (sh_shoal_topk) */
+    int64_t p;       /* keys of a pool */
+    int64_t blocks;  /* at most */
     int block, points, near;
     int each; /* members that a point is the mean of */
     int leaf; /* members that are alike enough to be in any order */
@@ -68,6 +80,7 @@ typedef struct {
     score_masks masks; /* where keys have a bias */
     int64_t seen;      /* keys that are not hidden */
     float scale;
+    int has_moments; /* the third form, unless every query is a cluster */
 } shoal_head;
 
 static inline float key_bias_of(const shoal_head *head, int64_t l) {
@@ -125,8 +138,8 @@ typedef struct {
     float *projection;   /* [r + 1][D]: P', and the keys' centre */
     float *dual;         /* [r][D]: Z' */
     float *centroids;    /* [C][D] */
-    int32_t *live;    /* [3], plans with backward: queries and keys that there were, and
-                            keys not hidden */
+    int32_t *live;    /* [4], plans with backward: queries and keys that there were, keys
+                            not hidden, and keys of X */
     grouping queries; /* its order is kept: by cluster, and block after block */
     /* Backward finds these again: */
     grouping keys;
@@ -152,12 +165,14 @@ void sh_shoal_restore_clusters(const shoal_head *head, shoal_clusters *clusters,
 
 typedef struct {
     /* Kept: */
-    float *top;  /* [C][M]: largest s_jl of the cluster */
-    float *mass; /* [C][M]: sum of e^(s_jl - top) */
-    float *wide; /* [C][M][Dv + r]: the same of e^(..) (v_l, z_l) */
+    float *top;    /* [C][M]: largest s_jl of the cluster */
+    float *mass;   /* [C][M]: sum of e^(s_jl - top) */
+    float *wide;   /* [C][M][Dv + r]: the same of e^(..) (v_l, z_l) */
+    float *shares; /* [C][M]: sigma, third form */
     /* Candidates for the pool, from each chunk of key clusters: */
     uint64_t *candidates; /* [C][SHOAL_CHUNKS][p] */
     int32_t *counts;      /* [C][SHOAL_CHUNKS] */
+    float *concentration; /* [C]: what the largest weights of the centroid sum to */
 } shoal_sums;
 
 /* Some keys of a cluster, one below the other. */
@@ -174,6 +189,34 @@ const key_block *sh_shoal_gather_keys(const shoal_head *head,
 
 typedef struct cluster_thread cluster_thread;
 
+/* ---- Moments (shoal_moments.c) ----------------------------------------------------- */
+
+/* Of the key clusters, found in forward and again in backward. */
+typedef struct {
+    float *query;     /* [D]: the mean query */
+    float *top;       /* [M]: largest log of omega */
+    float *mass;      /* [M]: sum of omega e^-top */
+    float *means;     /* [M][Dv + r]: of v and z */
+    float *variances; /* [M][r] */
+    float *cov;       /* [M][r][Dv] */
+    float *dipoles;   /* [C][r][Dv]: J */
+} shoal_moments;
+
+void sh_shoal_place_moments(shoal_moments *moments, const shoal_sizes *size,
+                            block_layout *work);
+/* Scratch of moments, [threads]. */
+typedef struct moment_thread moment_thread;
+void sh_shoal_place_moment_threads(shoal_work *own, const shoal_plan *plan,
+                                   block_layout *work);
+
+/* All but J. */
+void sh_shoal_find_moments(const shoal_head *head, const shoal_clusters *clusters,
+                           const shoal_moments *moments, team workers);
+
+/* J of cluster j, from its shares [M]. */
+void sh_shoal_find_dipole(const shoal_head *head, const shoal_moments *moments,
+                          const float *shares, int64_t j);
+
 /* ---- Blocks (shoal_blocks.c) ------------------------------------------------------- */
 
 /* Kept. */
@@ -187,10 +230,19 @@ typedef struct {
 void sh_shoal_keep_choices(shoal_choices *choices, const shoal_sizes *size,
                            const shoal_keep *keep);
 
-/* Pools, exact keys and outputs. */
+/* The pools of all clusters, and how concentrated the centroids' attention is. */
+void sh_shoal_find_pools(const shoal_head *head, const shoal_clusters *clusters,
+                         const shoal_sums *sums, const shoal_choices *choices,
+                         team workers);
+
+/* Keys of X that suit this concentration. */
+int64_t sh_shoal_topk(const shoal_head *head, const shoal_clusters *clusters,
+                      const shoal_sums *sums);
+
+/* Exact keys and outputs. */
 void sh_shoal_attend_blocks(const shoal_head *head, const shoal_clusters *clusters,
-                            const shoal_sums *sums, const shoal_choices *choices,
-                            row_view out, team workers);
+                            const shoal_sums *sums, const shoal_moments *moments,
+                            const shoal_choices *choices, row_view out, team workers);
 
 /* One block: its exact keys X, and what they leave of every key cluster. */
 typedef struct {
@@ -228,8 +280,11 @@ typedef struct {
     float *d;               /* [r + 1][panel]: d and b */
     float *d_rows;          /* [block][r]: d */
     float *tilts;           /* [M][panel]: t */
+    float *squares;         /* [r][panel]: d^2 / 2 */
+    float *bends;           /* [M][panel]: u */
     float *scores;          /* [k + M + 2 near + 1][panel] */
     float *hidden;          /* [2 near + 1][panel]: what near keys have in the rest */
+    float *hidden_bends;    /* the same: u of their clusters */
     float *hidden_slopes;   /* the same; forward has nothing to keep there */
     float *near_weights;    /* [2 near + 1], of one query */
     float *row;             /* [max(D, Dv + r)] */
@@ -242,7 +297,7 @@ void sh_shoal_load_members(const shoal_head *head, const shoal_clusters *cluster
 
 /* Their scores, and what near keys have in the rest. Returns how many rows there are. */
 int sh_shoal_score_members(const shoal_head *head, const shoal_clusters *clusters,
-                           const shoal_members *members);
+                           const shoal_moments *moments, const shoal_members *members);
 
 /* What is left of the clusters' sums was found by subtraction, to a rounding error of the
    whole sums. A query for which those weigh more than this beside its softmax's sum is
@@ -265,6 +320,9 @@ typedef struct {
     float *mass;      /* [C][M]: gamma */
     float *plain;     /* [M][r] */
     float *centroids; /* [C][D] */
+    float *dipoles;   /* [C][r][Dv]: of J */
+    float *variances; /* [M][r] */
+    float *query;     /* [M][D]: of the mean query, by key cluster */
     atomic_int *turn, *turns;
 } head_gradients;
 
@@ -276,12 +334,20 @@ void sh_shoal_place_backward_threads(shoal_work *own, const shoal_plan *plan,
                                      block_layout *work);
 head_function sh_shoal_backward;
 
+/* From the gradients of J and of the variances to the keys', the values' and the
+   centroids'. */
+void sh_shoal_moments_backward(const shoal_head *head, const shoal_clusters *clusters,
+                               const shoal_sums *sums, const shoal_moments *moments,
+                               const head_gradients *gradients, row_view dk, row_view dv,
+                               team workers);
+
 /* ---- Plans and heads (shoal.c) ----------------------------------------------------- */
 
 /* Memory for one head at a time. */
 typedef struct {
     shoal_clusters clusters;
     shoal_sums sums;
+    shoal_moments moments;
     shoal_choices choices;
     head_gradients gradients; /* plans with backward */
 } shoal_slot;
@@ -297,6 +363,7 @@ struct shoal_work {
     shoal_block *blocks;
     shoal_members *members;
     lost_sums *lost;
+    moment_thread *moments;
     backward_thread *backward;
 };
 

@@ -40,7 +40,7 @@ typedef struct {
     const char *const *names;
 } field_row;
 
-static const char *const grouping_names[] = {"hash", "keys"};
+static const char *const clustering_names[] = {"hash", "keys"};
 static const char *const normaliser_names[] = {"cluster", "query"};
 
 /* In the order in which options are printed. */
@@ -51,7 +51,8 @@ static const field_row fields[] = {
     FIELD(rounds, 0, 1, 255, NULL),
     FIELD(window, 0, 1, 65535, NULL),
     FIELD(topk, OPTION_TOPK, 1, 65535, NULL),
-    FIELD(groups, OPTION_GROUPS, 0, 1, grouping_names),
+    {"groups", OPTION_GROUPS, offsetof(shoal_attention, clustering), 0, 1,
+     clustering_names},
     FIELD(normaliser, OPTION_NORMALISER, 0, 1, normaliser_names),
     FIELD(bits, OPTION_BITS, 1, 255, NULL),
     FIELD(rank, OPTION_RANK, 1, 1024, NULL),
@@ -60,6 +61,7 @@ static const field_row fields[] = {
     FIELD(pool, OPTION_POOL, 1, 65535, NULL),
     FIELD(near, OPTION_NEAR, 0, 65535, NULL),
     FIELD(iterations, OPTION_ITERATIONS, 1, 1000, NULL),
+    FIELD(form, OPTION_FORM, 2, 3, NULL),
 };
 #undef FIELD
 enum { FIELDS = sizeof fields / sizeof *fields };
@@ -182,11 +184,10 @@ static shoal_status refuse_option(shoal_context *context, const spelling *read,
                                   const char *text, size_t length) {
     char options[sizeof(printed){0}.text];
     shoal_attention_print_all(&read->kind->info.defaults, options, sizeof options);
-    return REFUSE(
-        context,
-        "attention \"%.80s\": \"%.*s\" is not an option of this kind, or is given "
-        "twice (the kind with its options: %s)",
-        read->whole, (int)(length < 40 ? length : 40), text, options);
+    return REFUSE(context,
+                  "attention \"%.80s\": \"%.*s\" is not an option of this kind, or is "
+                  "given twice (the kind with its options: %s)",
+                  read->whole, (int)(length < 40 ? length : 40), text, options);
 }
 
 /* One "name=value". */
@@ -247,15 +248,14 @@ static shoal_status read_kind(shoal_context *context, size_t length, spelling *r
         if (number_of(kind) && length == prefix - 1 &&
             !memcmp(read->whole, kind->info.name, length))
             return REFUSE(context,
-                          "attention \"%.80s\" lacks a number: it is spelled %s, such as "
-                          "%.*s%" PRId32,
+                          "attention \"%.80s\" lacks a number: the spelling is %s, such "
+                          "as %.*s%" PRId32,
                           read->whole, kind->info.name, (int)prefix, kind->info.name,
                           value_of(&kind->info.defaults, number_of(kind)));
         append(&names, "%s, ", kind->info.name);
     }
     return REFUSE(context,
-                  "unknown attention \"%.80s\": the kinds are %ssuch as "
-                  "shoal-64:near=0",
+                  "unknown attention \"%.80s\"; kinds: %ssuch as shoal-64:near=0",
                   read->whole, names.text);
 }
 
@@ -321,12 +321,28 @@ static bool rename_old(const char *text, bool is_complete, printed *to) {
            to->length < sizeof to->text;
 }
 
+/* shoal-C was its second form before it had a third. Files with every option tell it by
+   the lack of the option `form`. Writes the spelling of today and returns whether the
+   spelling is such a one. */
+static bool add_form(const char *text, printed *to) {
+    const size_t name = strcspn(text, ":");
+    if (strncmp(text, "shoal", 5) != 0 || (name > 5 && text[5] != '-'))
+        return false;
+    for (const char *option = text + name; *option; option += strcspn(option, ",")) {
+        option++;
+        if (is_word(option, strcspn(option, "="), "form"))
+            return false;
+    }
+    append(to, "%s%cform=2", text, text[name] ? ',' : ':');
+    return to->length < sizeof to->text;
+}
+
 static shoal_status check_arguments(shoal_context *context, const char *text,
                                     const shoal_attention *attention) {
     if (context && !context->kernels)
         return SHOAL_INVALID; /* the message says why the context was refused */
     if (!text || !attention)
-        return REFUSE(context, "attention: the spelling or its place is NULL");
+        return REFUSE(context, "attention: spelling or result is NULL");
     return SHOAL_OK;
 }
 
@@ -344,10 +360,11 @@ shoal_status shoal_attention_parse(shoal_context *context, const char *text,
 
 shoal_status shoal_attention_parse_stored(shoal_context *context, const char *text,
                                           int is_complete, shoal_attention *attention) {
-    printed renamed = {.length = 0};
+    printed renamed = {.length = 0}, second = {.length = 0};
     TRY(check_arguments(context, text, attention));
-    return parse(context,
-                 rename_old(text, is_complete != 0, &renamed) ? renamed.text : text,
+    if (rename_old(text, is_complete != 0, &renamed))
+        return parse(context, renamed.text, attention);
+    return parse(context, is_complete && add_form(text, &second) ? second.text : text,
                  attention);
 }
 
@@ -356,8 +373,8 @@ shoal_status shoal_attention_parse_stored(shoal_context *context, const char *te
 /* Hashes have bits and the keys' metric has a rank: the other one is not used. */
 static bool is_unused(const shoal_attention *attention, const field_row *row) {
     return row->bit != 0 &&
-           row->bit ==
-               (attention->groups == SHOAL_GROUPS_KEYS ? OPTION_BITS : OPTION_RANK);
+           row->bit == (attention->clustering == SHOAL_CLUSTERING_KEYS ? OPTION_BITS
+                                                                       : OPTION_RANK);
 }
 
 static bool is_legal(const field_row *row, int32_t value) {
@@ -371,7 +388,7 @@ static bool is_by_size(const attention_kind *kind, const field_row *row, int32_t
 shoal_status sh_attention_check(shoal_context *context, shoal_attention *attention) {
     const attention_kind *kind = sh_attention_kind_at((int)attention->kind);
     if (!kind)
-        return REFUSE(context, "attention.kind is %d: no such kind",
+        return REFUSE(context, "attention.kind is %d: there is no such kind",
                       (int)attention->kind);
     const field_row *number = number_of(kind);
     for (int i = 0; i < FIELDS; i++)
@@ -386,7 +403,7 @@ shoal_status sh_attention_check(shoal_context *context, shoal_attention *attenti
                           fields[i].name, (int)value, (int)fields[i].min,
                           (int)fields[i].max,
                           value == 0 && fields[i].bit == OPTION_KEYCLUSTERS
-                              ? "; shoal without key clusters is SHOAL_Q_CLUSTERED"
+                              ? "; shoal without key clusters is SHOAL_KIND_Q_CLUSTERED"
                               : "");
     }
     if (!kind->info.has_tolerance)

@@ -20,9 +20,9 @@ shoal_status sh_fail(shoal_context *context, shoal_status status, const char *fo
         va_start(arguments, format);
         vsnprintf(context->message, sizeof context->message, format, arguments);
         va_end(arguments);
-        /* Messages quote file names and what stands in files of unknown origin: no
-           character in them may command a terminal. In UTF-8 the controls from 0x80 on
-           begin with 0xc2. */
+        /* Messages quote file names and contents of unknown origin: control characters
+           could act on a terminal. UTF-8 encodes those from U+0080 on as 0xc2 and
+           another byte. */
         for (unsigned char *c = (unsigned char *)context->message; *c; c++)
             if (*c < ' ' || *c == 0x7f) {
                 *c = '?';
@@ -38,6 +38,10 @@ const char *shoal_version(void) {
     return SHOAL_VERSION;
 }
 
+int shoal_version_number(void) {
+    return SHOAL_VERSION_NUMBER;
+}
+
 const char *shoal_status_text(shoal_status status) {
     switch (status) {
     case SHOAL_OK: return "ok";
@@ -50,9 +54,40 @@ const char *shoal_status_text(shoal_status status) {
     return "unknown status";
 }
 
+/* ---- Structs that carry their size ------------------------------------------------- */
+
+shoal_status sh_read_struct(shoal_context *context, const char *name, const void *given,
+                            void *known, size_t bytes) {
+    size_t size;
+    if (!given)
+        return SHOAL_OK;
+    memcpy(&size, given, sizeof size);
+    if (size < sizeof size)
+        return sh_fail(context, SHOAL_INVALID,
+                       "%s.size is %zu: initialise the struct with %s_defaults()", name,
+                       size, name);
+    for (size_t i = bytes; i < size; i++)
+        if (((const unsigned char *)given)[i])
+            return sh_fail(context, SHOAL_INVALID,
+                           "%s has %zu bytes and sets a field that this library, "
+                           "version %s with %zu bytes, does not know",
+                           name, size, SHOAL_VERSION, bytes);
+    memcpy(known, given, size < bytes ? size : bytes);
+    memcpy(known, &bytes, sizeof bytes);
+    return SHOAL_OK;
+}
+
+void sh_write_struct(void *to, size_t size, const void *known, size_t bytes) {
+    if (!to || size < sizeof size)
+        return;
+    memset(to, 0, size);
+    memcpy(to, known, size < bytes ? size : bytes);
+    memcpy(to, &size, sizeof size);
+}
+
 /* ---- Memory ------------------------------------------------------------------------ */
 
-/* The caller's block is only malloc-aligned: shift it to a cache line and keep the
+/* The caller's block is only malloc-aligned: align it to a cache line and store the
    original pointer in the word before. */
 void *sh_allocate(shoal_context *context, size_t bytes) {
     const size_t extra = CACHE_LINE + sizeof(void *);
@@ -96,7 +131,7 @@ void *sh_allocate_parts(shoal_context *context, place_function *place, void *arg
     place(argument, &block);
     if (block.overflow) {
         sh_fail(context, SHOAL_NO_MEMORY,
-                "out of memory: what it takes does not fit the address space");
+                "out of memory: the required size does not fit the address space");
         return NULL;
     }
     if (bytes)
@@ -120,9 +155,9 @@ double sh_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* ---- Numbers as text --------------------------------------------------------------- */
+/* ---- Locale-independent numbers --------------------------------------------------- */
 
-/* The "C" locale, in use by this thread, and the locale to return to. */
+/* The "C" locale for this thread, and the locale to restore. */
 typedef struct {
     locale_t plain, before;
 } locales;

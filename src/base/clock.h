@@ -3,7 +3,7 @@
 
 #include "base/export.h"
 
-/* Seconds since some moment in the past; never goes back. */
+/* Monotonic time in seconds. */
 SHOAL_PRIVATE double sh_seconds(void);
 
 #endif

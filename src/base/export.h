@@ -1,7 +1,7 @@
-/* What one of Shoal's libraries offers to Shoal's libraries above it, and to nobody else.
-   Such symbols are exported under the version SHOAL_PRIVATE_x.y.z (cmake/symbols.map.in):
-   the loader refuses libraries of two different builds. Everything without this mark or
-   SHOAL_API stays inside its library. */
+/* Symbols that a library of Shoal exports only for the Shoal libraries above it. They
+   have the version SHOAL_PRIVATE_x.y.z (cmake/symbols.map.in), so that the loader
+   rejects libraries of different builds. Symbols without this mark or SHOAL_API are
+   hidden. */
 #ifndef SHOAL_BASE_EXPORT_H
 #define SHOAL_BASE_EXPORT_H
 

@@ -1,5 +1,6 @@
-/* Memory comes from the context's allocator, aligned to cache lines. Sizes are added up
-   with checks, so that a problem too large for size_t is an error, not a small block. */
+/* Memory comes from the context's allocator, aligned to cache lines. Sizes are computed
+   with overflow checks, so that a problem too large for size_t is an error, not a small
+   block. */
 #ifndef SHOAL_BASE_MEMORY_H
 #define SHOAL_BASE_MEMORY_H
 
@@ -10,30 +11,30 @@
 
 enum { CACHE_LINE = 64 };
 
-/* NULL when the allocator says no (the message is set). size 0 gives a valid block. */
+/* NULL if the allocator fails (the message is set). size 0 gives a valid block. */
 SHOAL_PRIVATE void *sh_allocate(shoal_context *context, size_t bytes);
-SHOAL_PRIVATE void sh_release(shoal_context *context, void *block); /* NULL is legal */
+SHOAL_PRIVATE void sh_release(shoal_context *context, void *block); /* NULL is allowed */
 
-/* The parts of one block of memory. */
+/* Layout of one block of memory in parts. */
 typedef struct {
     char *base;    /* NULL while measuring */
     size_t bytes;  /* so far, a multiple of CACHE_LINE */
     bool overflow; /* a product or sum did not fit */
 } block_layout;
 
-/* The block's next part, `count` elements; NULL while measuring. */
+/* The next part of the block, `count` elements; NULL while measuring. */
 SHOAL_PRIVATE void *sh_reserve(block_layout *block, int64_t count, size_t element);
 
-/* Reserves every part of something and keeps where they are. */
+/* Reserves all parts and stores their addresses. */
 typedef void place_function(void *argument, block_layout *block);
 
-/* Calls place(argument, ...) to measure, allocates one block, and calls it again to hand
-   out the parts. Returns the block, which begins with the first part, and its size where
-   bytes is not NULL; NULL when there is not enough memory (the message is set). */
+/* Calls place(argument, ...) to measure, allocates one block, and calls it again to
+   assign the parts. Returns the block, which begins with the first part, and its size
+   if bytes is not NULL; NULL if out of memory (the message is set). */
 SHOAL_PRIVATE void *sh_allocate_parts(shoal_context *context, place_function *place,
                                       void *argument, size_t *bytes);
 
-/* The product of counts for sh_reserve, which refuses it when it did not fit. */
+/* The product of counts for sh_reserve, which detects an overflow. */
 SHOAL_PRIVATE int64_t sh_mul_checked(int64_t a, int64_t b);
 
 /* A part of [rows][columns] floats. */

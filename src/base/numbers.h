@@ -1,4 +1,4 @@
-/* Whole numbers. */
+/* Integer arithmetic. */
 #ifndef SHOAL_BASE_NUMBERS_H
 #define SHOAL_BASE_NUMBERS_H
 

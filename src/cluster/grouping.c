@@ -19,9 +19,9 @@ void sh_group_count(grouping *sorted, const int32_t *groups, int64_t n) {
     }
 }
 
-/* Counting sort. When the sizes are added up, offsets[j] is where group j starts; dealing
-   out its members moves it to where the group ends, which is where group j + 1 starts; so
-   at the end all move up by one place. */
+/* Counting sort. After the prefix sum offsets[j] is the start of cluster j;
+   distributing its members advances it to the end of the cluster, which is the start of
+   cluster j + 1; at the end all offsets move up by one place. */
 void sh_group_sort(grouping *sorted, const int32_t *groups, int64_t n) {
     int32_t *offsets = sorted->offsets;
     sh_group_count(sorted, groups, n);
@@ -51,8 +51,8 @@ static void insertion_sort(uint64_t *list, int32_t count) {
     }
 }
 
-/* Larger ones before the returned place, smaller ones after, the pivot on it: the middle
-   one of three, since lists that come in order are common. */
+/* Larger ones before the returned index, smaller ones after it, the pivot on it. The
+   pivot is the median of three, since sorted lists are common. */
 static int32_t partition(uint64_t *list, int32_t count) {
     uint64_t *middle = &list[count / 2], *last = &list[count - 1];
     if (*middle > list[0])
@@ -108,36 +108,87 @@ void sh_topk_sort(uint64_t *list, int32_t count) {
     insertion_sort(list, count);
 }
 
-void sh_topk_start(const topk_lists *lists, int live, int width) {
-    for (int i = 0; i < width; i++) {
-        lists->counts[i] = 0;
-        lists->floor[i] = i < live ? -INFINITY : INFINITY;
+topk_lists sh_topk_lists(const kernel_table *kernels, int32_t k, uint64_t *memory,
+                         int32_t *counts, float *floor) {
+    const int64_t size = kernels->panel * topk_capacity(k);
+    float *list = (float *)(void *)memory;
+    return (topk_lists){.kernels = kernels,
+                        .k = k,
+                        .list = list,
+                        .keys = memory ? (int32_t *)(void *)(list + size) : NULL,
+                        .counts = counts,
+                        .floor = floor};
+}
+
+/* What lists have past their ends is -infinity. */
+static void clear_ends(topk_lists *lists, int width) {
+    const int64_t capacity = topk_capacity(lists->k);
+    for (int64_t at = (int64_t)lists->counts[0] * width; at < capacity * width; at++)
+        lists->list[at] = -INFINITY;
+}
+
+void sh_topk_start(topk_lists *lists, int width, const float *floor) {
+    lists->even = 0;
+    memcpy(lists->floor, floor, sizeof *floor * (size_t)width);
+    memset(lists->counts, 0, sizeof *lists->counts * (size_t)width);
+    for (int i = 0; i < width; i++)
+        lists->even |= floor[i] == -INFINITY;
+    if (!lists->even)
+        clear_ends(lists, width);
+}
+
+/* Cuts the lists of each vector of lanes of which one is longer than `least`. */
+static void cut(topk_lists *lists, int width, int32_t least, int32_t most) {
+    const int lanes = lists->kernels->lanes;
+    for (int i = 0; i < width; i += lanes) {
+        int32_t rows = 0;
+        for (int lane = i; lane < i + lanes; lane++)
+            rows = lists->counts[lane] > rows ? lists->counts[lane] : rows;
+        if (rows > least)
+            lists->kernels->cut_lists(width, rows, lists->k, most, lists->list + i,
+                                      lists->keys + i, lists->counts + i,
+                                      lists->floor + i);
     }
 }
 
-static void cut_lane(const topk_lists *lists, int lane) {
-    uint64_t *list = topk_list(lists, lane);
-    const int32_t count = sh_topk_cut(list, lists->counts[lane], lists->k);
-    uint64_t worst = list[0];
-    for (int32_t i = 1; i < count; i++)
-        worst = list[i] < worst ? list[i] : worst;
-    lists->counts[lane] = count;
-    lists->floor[lane] = candidate_score(worst);
-}
-
-void sh_topk_collect(const topk_lists *lists, const float *scores, int live, int width,
-                     int count, int64_t first) {
-    const int64_t capacity = topk_capacity(lists->k);
-    for (int i = 0; i < live; i++)
-        if (lists->counts[i] >= capacity - KEY_BLOCK)
-            cut_lane(lists, i);
+void sh_topk_collect(topk_lists *lists, const float *scores, int width, int count,
+                     int64_t first) {
+    const int32_t capacity = (int32_t)topk_capacity(lists->k);
+    if (lists->even && lists->counts[0] + count <= capacity) {
+        lists->kernels->collect_all(scores, width, count, (int32_t)first, lists->floor,
+                                    lists->list, lists->keys, lists->counts);
+        return;
+    }
+    /* A few more than k may stay until the end: finding exactly k takes longer. */
+    const int32_t most = lists->k + lists->k / 8;
+    if (lists->even) {
+        clear_ends(lists, width);
+        cut(lists, width, 0, most);
+    } else {
+        cut(lists, width, capacity - KEY_BLOCK, most);
+    }
+    lists->even = 0;
     lists->kernels->collect(scores, width, count, (int32_t)first, lists->floor,
-                            lists->candidates, capacity, lists->counts);
+                            lists->list, lists->keys, lists->counts);
 }
 
-/* ---- Alike rows ------------------------------------------------------------------- */
+void sh_topk_finish(topk_lists *lists, int width) {
+    cut(lists, width, 0, lists->k);
+}
 
-enum { HALVING_STEPS = 2 /* towards the direction between the halves' means */ };
+int32_t sh_topk_take(const topk_lists *lists, int lane, int width, uint64_t *to) {
+    const int32_t count = lists->counts[lane];
+    for (int64_t i = 0; i < count; i++)
+        to[i] =
+            candidate_pack(lists->list[i * width + lane], lists->keys[i * width + lane]);
+    return count;
+}
+
+/* ---- Sorting similar rows together ------------------------------------------------ */
+
+enum {
+    HALVING_STEPS = 2 /* towards the direction between the means of the two halves */
+};
 
 void sh_halving_place(halving_work *work, const kernel_table *kernels, int dims,
                       block_layout *place) {
@@ -150,11 +201,11 @@ void sh_halving_place(halving_work *work, const kernel_table *kernels, int dims,
     work->front = sh_reserve(place, HALVING_MOST, sizeof(int32_t));
 }
 
-/* Loops over coordinates are worth their vectors only where the compiler knows how many
-   there are: the passes below are compiled for the usual numbers of dimensions. */
+/* Loops over coordinates vectorise well only if the compiler knows their number: the
+   passes below are compiled for the usual numbers of dimensions. */
 #define INLINE static inline __attribute__((always_inline))
 
-/* The mean, and the coordinate of largest variance. */
+/* The mean, and the coordinate with the largest variance. */
 INLINE int find_mean(const halving_work *work, const float *restrict rows, int64_t n,
                      const int dims) {
     float *restrict mean = work->mean, *restrict squares = work->upper;
@@ -178,7 +229,7 @@ INLINE int find_mean(const halving_work *work, const float *restrict rows, int64
 
 typedef float v4 __attribute__((vector_size(16)));
 
-/* Where a row lies along the direction; a NaN lies in the middle. */
+/* Coordinate of a row along the direction; the middle for NaN. */
 INLINE float place_of(const halving_work *work, const float *restrict row, float middle,
                       const int dims) {
     v4 sums = {0};
@@ -195,8 +246,8 @@ INLINE float place_of(const halving_work *work, const float *restrict row, float
     return x == x ? x : 0;
 }
 
-/* From a direction to the one between the means of the rows above and below the middle:
-   the upper ones' tells it, since both have the same mean. */
+/* Replaces a direction by the one between the means of the rows above and below the
+   middle; the upper mean determines it, since the mean of both is known. */
 INLINE void follow_means(const halving_work *work, const float *restrict rows, int64_t n,
                          const int dims) {
     float *restrict upper = work->upper;
@@ -214,7 +265,7 @@ INLINE void follow_means(const halving_work *work, const float *restrict rows, i
         work->along[d] = upper[d] / above - work->mean[d];
 }
 
-/* The direction, and where every row lies along it. */
+/* The direction, and the coordinate of every row along it. */
 INLINE void find_places(const halving_work *work, const float *rows, int64_t n,
                         const int dims) {
     const int start = find_mean(work, rows, n, dims);
@@ -247,8 +298,8 @@ void sh_halve(halving_work *work, float *rows, int32_t *order, int64_t n, int64_
         }
         int64_t left = max(1, (n + leaf) / (2 * leaf)) * leaf;
         left = left < n ? left : n / 2;
-        /* The `left` rows farthest up go to the front: those of them that lie behind
-           change places with the others that do not. */
+        /* The `left` rows with the largest coordinates go to the front: those of them
+           at the back are exchanged with the others at the front. */
         const int32_t *front = work->front;
         work->kernels->largest(work->places, (int32_t)n, (int32_t)left, work->front);
         int64_t behind = left;

@@ -6,7 +6,7 @@
 #include "base/numbers.h"
 #include "base/random.h"
 
-/* ---- The keys' own metric ---------------------------------------------------------- */
+/* ---- The metric of the keys ------------------------------------------------------- */
 
 enum { POWER_STEPS = 3 /* of the subspace iteration; thirty gave the same errors */ };
 
@@ -31,8 +31,8 @@ void sh_metric_place(metric_work *work, const kernel_table *kernels, int dim, in
     work->dual = sh_reserve(place, dims * D, sizeof(double));
 }
 
-/* out = sample' sample: a panel holds some of the sample's columns, and `mix` adds up the
-   products of its rows with all columns. */
+/* out = sample' sample: a panel holds some columns of the sample, and `mix` accumulates
+   the products of its rows with all columns. */
 static void multiply_by_itself(metric_work *work, const kernel_table *kernels, int count,
                                float *out) {
     const int D = work->dim;
@@ -43,7 +43,7 @@ static void multiply_by_itself(metric_work *work, const kernel_table *kernels, i
         for (int i = 0; i < count; i++)
             memcpy(work->columns + i * width, work->sample + (int64_t)i * D + first,
                    sizeof(float) * (size_t)live);
-        /* The product is symmetric: rows below the columns at hand are mirrored. */
+        /* The product is symmetric: rows below the current columns are mirrored. */
         memset(work->panel, 0, sizeof(float) * (size_t)((first + live) * width));
         kernels->mix(work->columns, width, work->sample, D, count, first + live, NULL,
                      work->panel);
@@ -59,7 +59,7 @@ static int is_hidden(const metric_rows *x, int64_t i) {
     return x->bias && hides_key(x->bias[i * x->bias_step]);
 }
 
-/* An even sample of those that are there; returns how many. */
+/* An even sample of the visible rows; returns their number. */
 static int64_t sample_rows(const metric_rows *x, int32_t rows[METRIC_SAMPLE]) {
     int64_t n = x->count, taken = 0, seen = 0;
     for (int64_t i = 0; i < x->count && x->bias; i++)
@@ -95,10 +95,10 @@ static void multiply_by(float *x, int64_t count, float by) {
         x[i] *= by;
 }
 
-/* Scales a covariance so that its trace is near 1, because products of covariances could
-   overflow or vanish. The factor is a power of 4: it and its square root are powers of 2,
-   which round nothing. Returns what the root of the scaled covariance must be multiplied
-   by to be that of the covariance given. */
+/* Scales a covariance so that its trace is near 1, because products of covariances
+   could overflow or underflow. The factor is a power of 4: it and its square root are
+   exact. Returns the factor from the root of the scaled covariance to that of the
+   original. */
 static float balance(float *s, int D) {
     float trace = 0;
     for (int i = 0; i < D; i++)
@@ -110,9 +110,9 @@ static float balance(float *s, int D) {
     return ldexpf(1, half);
 }
 
-/* The covariance S becomes U, upper triangular, with U'U = S. Where the
-   keys do not span all dimensions, what is left of some pivots is only rounding; their
-   rows become 0. */
+/* Cholesky factorisation: replaces the covariance S by an upper triangular U with U'U =
+   S. If the keys do not span all dimensions, some pivots are only rounding errors;
+   their rows become 0. */
 static void factorise(float *s, int D) {
     float trace = 0;
     for (int i = 0; i < D; i++)
@@ -133,7 +133,7 @@ static void factorise(float *s, int D) {
     }
 }
 
-/* out [n][columns] = a [n][D] b, with b given by its transpose [columns][D] or, when
+/* out [n][columns] = a [n][D] b, with b given by its transpose [columns][D] or, if
    `turned` is 0, as [D][columns]. */
 static void multiply(metric_work *work, const kernel_table *kernels, const float *a,
                      int n, const float *b, int turned, int columns, float *out) {
@@ -154,8 +154,8 @@ static void multiply(metric_work *work, const kernel_table *kernels, const float
     }
 }
 
-/* Makes the rows orthonormal, each against those before it. A row that the others span
-   becomes 0: fewer directions are enough. */
+/* Orthonormalises the rows, each against those before it. A row in the span of the
+   others becomes 0: fewer directions are enough. */
 static void orthonormalise(float *basis, int dims, int D) {
     for (int r = 0; r < dims; r++) {
         float *row = basis + (int64_t)r * D;
@@ -184,9 +184,9 @@ void sh_metric_find(metric_work *work, const kernel_table *kernels, metric_rows 
     factorise(work->keys, D);
     multiply(work, kernels, work->keys, D, work->queries, 0, D, work->product);
     multiply(work, kernels, work->product, D, work->keys, 1, D, work->target);
-    /* Unit vectors at the `dims` largest diagonal elements, the first of equals. A start
-       that looks alike in all directions, such as rows of ones, could be orthogonal to
-       what is sought where the target has a symmetry. */
+    /* Unit vectors at the `dims` largest diagonal elements, on ties the first. A
+       symmetric start, such as rows of ones, could be orthogonal to the solution if the
+       target is symmetric too. */
     memset(work->basis, 0, sizeof(float) * (size_t)work->dims * (size_t)D);
     for (int d = 0; d < D; d++)
         work->mean[d] = work->target[(int64_t)d * D + d];
@@ -204,16 +204,16 @@ void sh_metric_find(metric_work *work, const kernel_table *kernels, metric_rows 
         memcpy(work->basis, work->projection, sizeof(float) * (size_t)dims * (size_t)D);
         orthonormalise(work->basis, dims, D);
     }
-    /* Where rows were nearly parallel, subtracting left short rows, and scaling those to
-       length 1 scaled their rounding errors too. A second time the rows are nearly
-       orthogonal already, so nothing is scaled up. */
+    /* If rows were nearly parallel, subtraction left short rows, whose scaling to
+       length 1 amplified rounding errors. In the second pass the rows are nearly
+       orthogonal, so nothing is amplified. */
     orthonormalise(work->basis, dims, D);
     multiply(work, kernels, work->basis, dims, work->keys, 0, D, work->projection);
     multiply_by(work->projection, (int64_t)dims * D, root);
 }
 
 /* Solves a x = b for all columns of b [n][columns], in place; a [n][n] is positive
-   definite and becomes its factor. */
+   definite and is replaced by its factor. */
 static void solve(double *a, int n, double *b, int columns) {
     for (int i = 0; i < n; i++)
         for (int j = 0; j <= i; j++) {
@@ -260,12 +260,12 @@ void sh_metric_dual(metric_work *work, const kernel_table *kernels, float *dual)
 /* ---- Euclidean k-means ------------------------------------------------------------- */
 
 enum {
-    START_ROUNDS = 16,   /* of k-means++, about */
-    LEAST_HALVED = 1024, /* fewer points are all looked at from the start */
-    LEAST_SAMPLE = 4096, /* points to learn on, where there are as many */
+    START_ROUNDS = 16,   /* of k-means++, approximately */
+    LEAST_HALVED = 1024, /* with fewer points, all are used in every iteration */
+    LEAST_SAMPLE = 4096, /* number of points to learn on, if there are as many */
     SAMPLE_PER_CENTRE = 32,
-    POINT_TASK = 960, /* queries in one task: whole panels of every width */
-    WEIGHT_BLOCK = 64 /* points whose weights have a sum of their own */
+    POINT_TASK = 960, /* queries per task: whole panels of every width */
+    WEIGHT_BLOCK = 64 /* points per partial sum of weights */
 };
 
 int64_t sh_lloyd_sample(int64_t clusters, int64_t n) {
@@ -304,18 +304,18 @@ typedef struct {
     const kernel_table *kernels;
     const float *q, *projection;
     int64_t stride, n;
-    int32_t first, last; /* centres to compare with */
+    int32_t first, last; /* range of centres to compare with */
     int32_t *groups;     /* [n], or NULL */
-    const float *shift;  /* [dims], or NULL: added to what is projected */
+    const float *shift;  /* [dims], or NULL: added to the projections */
     float *projected;    /* [n][dims], or NULL */
 } lloyd_pass;
 
-/* Panels lie one after another, all of full width but the last. */
+/* Panels are contiguous, all of full width except the last. */
 static float *panel_at(const lloyd_work *work, int64_t point) {
     return work->panels + point * work->dims;
 }
 
-/* Projects `count` queries into one panel; index NULL: from row `first` on. */
+/* Projects `count` queries into one panel; index NULL: rows from `first` on. */
 static void project_panel(const lloyd_pass *pass, lloyd_thread *own, int64_t first,
                           const int32_t *index, int count, int width, float *projected) {
     const int dim = pass->work->dim;
@@ -325,8 +325,8 @@ static void project_panel(const lloyd_pass *pass, lloyd_thread *own, int64_t fir
                          projected);
 }
 
-/* The sample is `sample` queries at equal distances. Those with even numbers come first,
-   so that both halves of it reach over the whole sequence. */
+/* The sample is `sample` evenly spaced queries. Those with even numbers come first, so
+   that each half covers the whole sequence. */
 int64_t sh_lloyd_query(int64_t sample, int64_t n, int64_t point) {
     const int64_t evens = (sample + 1) / 2;
     int64_t which = point < evens ? 2 * point : 2 * (point - evens) + 1;
@@ -350,8 +350,8 @@ static void sample_task(void *shared, int64_t task, int thread) {
     }
 }
 
-/* Compares sample points with the pass's centres, and with the nearest one before
-   them. */
+/* Compares sample points with the centres of the pass, and with the nearest one so
+   far. */
 static void compare_task(void *shared, int64_t task, int thread) {
     const lloyd_pass *pass = shared;
     const lloyd_work *work = pass->work;
@@ -362,7 +362,7 @@ static void compare_task(void *shared, int64_t task, int thread) {
         int width = panel_width(pass->kernels, last - first);
         float best[MAX_PANEL];
         int32_t who[MAX_PANEL];
-        /* From centre 0 on, results go straight into place: there is room for a panel. */
+        /* From centre 0 on, results are written directly: there is room for a panel. */
         pass->kernels->closest(panel_at(work, first), width, work->dims,
                                work->centres + (int64_t)pass->first * work->dims,
                                work->dims, work->bias + pass->first,
@@ -386,7 +386,7 @@ static void compare(lloyd_pass *pass, team workers, int32_t first, int32_t last)
     sh_team_run(workers, ceil_divide(points, POINT_TASK), compare_task, pass);
 }
 
-/* ---- The start -------------------------------------------------------------------- */
+/* ---- Initial centres -------------------------------------------------------------- */
 
 static void take_point(lloyd_work *work, int32_t c, int64_t point) {
     float *centre = work->centres + (int64_t)c * work->dims;
@@ -395,7 +395,7 @@ static void take_point(lloyd_work *work, int32_t c, int64_t point) {
 }
 
 /* Squared distances from the nearest centre so far, and their sums by blocks, each of
-   eight sums side by side; returns the sum of all. */
+   eight partial sums; returns the total. */
 static double weigh(lloyd_work *work) {
     double total = 0;
     for (int64_t first = 0; first < work->end; first += WEIGHT_BLOCK) {
@@ -405,7 +405,7 @@ static double weigh(lloyd_work *work) {
         for (int64_t i = 0; i < count; i++) {
             float square = work->squares[first + i];
             float distance = square - 2 * work->closeness[first + i];
-            /* Rounding can make it negative, and it may be NaN: then the weight is 0. */
+            /* It may be negative by rounding, or NaN: then the weight is 0. */
             weights[i] = distance > 1e-6f * square ? distance : 0;
         }
         float sums[8] = {0}, sum = 0;
@@ -434,8 +434,8 @@ static int32_t draw(lloyd_work *work, uint64_t seed, int32_t chosen, int32_t wan
         while ((block + 1) * WEIGHT_BLOCK < work->end &&
                passed + (double)work->weight_sums[block] <= mark)
             passed += (double)work->weight_sums[block++];
-        /* The point of the block at which the sum of the weights passes the mark; where
-           rounding lets none pass it, the last point with a weight. */
+        /* The point of the block at which the cumulative weight passes the mark; if
+           rounding prevents that, the last point with a weight. */
         double left = mark - passed;
         int64_t point = block * WEIGHT_BLOCK;
         for (int64_t i = point; i < (block + 1) * WEIGHT_BLOCK && !(left < 0); i++)
@@ -452,7 +452,7 @@ static int32_t draw(lloyd_work *work, uint64_t seed, int32_t chosen, int32_t wan
 
 /* ---- Iterations ------------------------------------------------------------------- */
 
-/* Sums of one part of the points looked at, by centre. */
+/* Sums of one part of the current points, by centre. */
 static void sum_task(void *shared, int64_t part, int thread) {
     const lloyd_pass *pass = shared;
     const lloyd_work *work = pass->work;
@@ -473,7 +473,7 @@ static void sum_task(void *shared, int64_t part, int thread) {
     }
 }
 
-/* Projects all queries, and assigns them to the nearest centre. */
+/* Projects all queries and assigns them to the nearest centre. */
 static void query_task(void *shared, int64_t task, int thread) {
     const lloyd_pass *pass = shared;
     const lloyd_work *work = pass->work;
@@ -499,9 +499,9 @@ static void query_task(void *shared, int64_t task, int thread) {
     }
 }
 
-/* Iterations look at one half of the sample and then the other, by turns, and the last
-   one at all of it. Centres that follow a fresh half settle better than ones that see
-   every point each time, and cost half (docs/notebook/QUALITY.md). */
+/* Iterations alternate between the two halves of the sample, and the last one uses all
+   of it. Centres that follow a new half converge better than ones that use every point
+   each time, at half the cost (docs/notebook/QUALITY.md). */
 static void look_at(lloyd_work *work, int iteration, int iterations) {
     const int last = iteration == iterations - 1;
     work->begin = !last && iteration % 2 && work->half < work->sample ? work->half : 0;
@@ -513,11 +513,12 @@ static void begin(lloyd_work *work, int64_t n) {
     /* Whole panels of every width. */
     work->half = (work->sample / 2 + 47) / 48 * 48;
     if (work->sample < LEAST_HALVED || work->half < work->clusters)
-        work->half = work->sample; /* a half must have as many points as centres */
+        work->half = work->sample; /* a half must have at least as many points as
+                                      centres */
 }
 
-/* The points become centres, and unless `all` is 0 those of the last look have their
-   nearest. */
+/* Learns the centres from the points; unless `all` is 0, the points of the last
+   iteration get their nearest centre. */
 static void learn(lloyd_pass *pass, team workers, int iterations, uint64_t seed,
                   int all) {
     lloyd_work *work = pass->work;
@@ -544,7 +545,7 @@ static void learn(lloyd_pass *pass, team workers, int iterations, uint64_t seed,
             compare(pass, workers, chosen, chosen + drawn);
         chosen += drawn;
     }
-    /* Too few different points: the centres that are left repeat some, and stay empty. */
+    /* Too few distinct points: the remaining centres repeat some, and stay empty. */
     for (; chosen < work->clusters; chosen++)
         take_point(work, chosen, (int64_t)chosen * work->end / work->clusters);
     for (int l = 1; l < iterations; l++) {
@@ -610,7 +611,7 @@ void sh_lloyd_project(lloyd_work *work, const kernel_table *kernels, team worker
     sh_team_run(workers, ceil_divide(n, POINT_TASK), query_task, &pass);
 }
 
-/* ---- Queries of which others have some -------------------------------------------- */
+/* ---- Queries distributed over processes ------------------------------------------- */
 
 void sh_lloyd_learn(lloyd_work *work, const kernel_table *kernels, team workers,
                     const float *points, int64_t n, int iterations, uint64_t seed) {

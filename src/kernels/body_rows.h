@@ -74,28 +74,166 @@ static void dot_columns(const float *a, const float *b, int width, int count,
     }
 }
 
-/* The lanes of one vector that have a candidate in this row. */
-INLINE void collect_vector(const float *row, int32_t key, const float *floor,
-                           uint64_t *candidates, int64_t capacity, int32_t *counts) {
-    for (unsigned hits = v_greater(v_load(row), v_load(floor)); hits; hits &= hits - 1) {
-        int lane = __builtin_ctz(hits);
-        candidates[lane * capacity + counts[lane]++] = candidate_pack(row[lane], key);
+/* Which of up to 64 rows of one vector of lanes hold at least `least`: bit r of a lane's
+   word is row r's. Bits are collected lane by lane, without a branch for each row. */
+INLINE unsigned rows_from(const float *rows, int width, int count, vf least,
+                          const bool or_equal, uint64_t words[LANES]) {
+    uint32_t low[LANES], high[LANES];
+    vi found[2] = {{0}};
+    UNROLL for (int half = 0; half < 2; half++) {
+        vi bit = v_index(1);
+        for (int r = 32 * half; r < count && r < 32 * half + 32; r++, bit += bit) {
+            const vf x = v_load(rows + (int64_t)r * width);
+            found[half] |= bit & (or_equal ? (vi)(x >= least) : (vi)(x > least));
+        }
+    }
+    memcpy(low, &found[0], sizeof low);
+    memcpy(high, &found[1], sizeof high);
+    for (int lane = 0; lane < LANES; lane++)
+        words[lane] = low[lane] | (uint64_t)high[lane] << 32;
+    return v_lanes((found[0] | found[1]) != (vi){0});
+}
+
+/* Count is at most 64. */
+static void collect(const float *scores, int width, int count, int32_t first,
+                    const float *floor, float *list, int32_t *keys, int32_t *counts) {
+    for (int i = 0; i < width; i += LANES) {
+        uint64_t words[LANES];
+        unsigned lanes =
+            rows_from(scores + i, width, count, v_load(floor + i), false, words);
+        for (; lanes; lanes &= lanes - 1) {
+            const int lane = i + __builtin_ctz(lanes);
+            int64_t at = (int64_t)counts[lane] * width + lane;
+            for (uint64_t hits = words[lane - i]; hits; hits &= hits - 1, at += width) {
+                const int r = __builtin_ctzll(hits);
+                list[at] = scores[r * width + lane];
+                keys[at] = first + r;
+                counts[lane]++;
+            }
+        }
     }
 }
 
-/* Most rows have no candidate in any lane: one branch passes over them. */
-static void collect(const float *scores, int width, int count, int32_t first,
-                    const float *floor, uint64_t *candidates, int64_t capacity,
-                    int32_t *counts) {
-    for (int r = 0; r < count; r++) {
-        const float *row = scores + r * width;
-        vi hits = {0};
-        for (int i = 0; i < width; i += LANES)
-            hits |= (vi)(v_load(row + i) > v_load(floor + i));
-        for (int i = 0; i < width && v_any(hits); i += LANES)
-            collect_vector(row + i, first + r, floor + i, candidates + i * capacity,
-                           capacity, counts + i);
+static void collect_all(const float *scores, int width, int count, int32_t first,
+                        const float *floor, float *list, int32_t *keys, int32_t *counts) {
+    const int64_t from = (int64_t)counts[0] * width;
+    const vf none = v_splat(-__builtin_inff());
+    for (int i = 0; i < width; i += LANES) {
+        const vf low = v_load(floor + i);
+        for (int r = 0; r < count; r++) {
+            const vf score = v_load(scores + r * width + i);
+            const vi key = v_index(first + r);
+            v_store(list + from + r * width + i,
+                    (vf)v_choose((vi)(score > low), (vi)score, (vi)none));
+            memcpy(keys + from + r * width + i, &key, sizeof key);
+        }
     }
+    for (int i = 0; i < width; i++)
+        counts[i] += count;
+}
+
+/* A number whose order as an integer is the float's, and back: float_order. */
+INLINE vi v_order(vi bits) {
+    return bits ^ ((bits >> 31) & v_index(INT32_MAX));
+}
+
+/* What is known of the k-th largest of every lane: `found` >= k are at least the float of
+   order `least`, and `fewer` < k at least that of order `above`. */
+typedef struct {
+    vi least, above, found, fewer;
+} list_bounds;
+
+INLINE list_bounds bound_lists(const float *list, int width, int32_t rows) {
+    const vf none = v_splat(-__builtin_inff());
+    vf deepest = none, highest = none; /* the lowest, negated */
+    vi live = {0};
+    UNROLL_BY(2) for (int32_t r = 0; r < rows; r++) {
+        const vf x = v_load(list + (int64_t)r * width);
+        const vi is_live = (vi)(x > none);
+        deepest = v_max(deepest, (vf)v_choose(is_live, (vi)-x, (vi)none));
+        highest = v_max(highest, x);
+        live -= is_live;
+    }
+    return (list_bounds){.least = v_order((vi)-deepest),
+                         .above = v_order((vi)highest) + 1,
+                         .found = live};
+}
+
+/* Where the k-th largest would be if numbers were evenly spread, and every third time in
+   the middle of all floats that there are: one of them comes to an end soon. */
+INLINE vi next_order(const list_bounds *now, int32_t k, int turn) {
+    const vi middle = (now->least & now->above) + ((now->least ^ now->above) >> 1);
+    if (turn % 3 == 2)
+        return middle;
+    const vf low = (vf)v_order(now->least), high = (vf)v_order(now->above);
+    const vf part = (v_float(now->found - k) + v_splat(0.5f)) /
+                    v_float(now->found - now->fewer);
+    const vi guess = v_order((vi)(low + (high - low) * part));
+    return v_choose((guess > now->least) & (guess < now->above), guess, middle);
+}
+
+/* Moves what is at least the bound to the front of every list. Where too many are, since
+   some are equal, `equals` of those that equal the bound are kept. */
+INLINE void keep_largest(int width, int32_t rows, vf least, int32_t *equals, float *list,
+                         int32_t *keys, int32_t *counts) {
+    float bound[LANES];
+    v_store(bound, least);
+    memset(counts, 0, LANES * sizeof *counts);
+    for (int32_t first = 0; first < rows; first += 64) {
+        const int count = rows - first < 64 ? rows - first : 64;
+        const int64_t from = (int64_t)first * width;
+        uint64_t words[LANES];
+        unsigned lanes = rows_from(list + from, width, count, least, true, words);
+        for (; lanes; lanes &= lanes - 1) {
+            const int lane = __builtin_ctz(lanes);
+            int64_t to = (int64_t)counts[lane] * width + lane;
+            for (uint64_t hits = words[lane]; hits; hits &= hits - 1) {
+                const int64_t at = from + __builtin_ctzll(hits) * width + lane;
+                const float score = list[at];
+                if (score == bound[lane] && equals[lane]-- <= 0)
+                    continue;
+                list[to] = score;
+                keys[to] = keys[at];
+                to += width;
+                counts[lane]++;
+            }
+        }
+    }
+}
+
+static void cut_lists(int width, int32_t rows, int32_t k, int32_t most, float *list,
+                      int32_t *keys, int32_t *counts, float *floor) {
+    list_bounds now = bound_lists(list, width, rows);
+    vi kept, equals, active = now.found > most;
+    const vi enough = now.found >= k;
+    for (int turn = 0; v_any(active); turn++) {
+        const vi next = next_order(&now, k, turn);
+        const vf bound = (vf)v_order(next);
+        vi some = {0};
+        UNROLL_BY(4)
+        for (int32_t r = 0; r < rows; r++)
+            some -= (vi)(v_load(list + (int64_t)r * width) >= bound);
+        const vi up = active & (some >= k), down = active & (some < k);
+        now.least = v_choose(up, next, now.least);
+        now.found = v_choose(up, some, now.found);
+        now.above = v_choose(down, next, now.above);
+        now.fewer = v_choose(down, some, now.fewer);
+        active = (now.found > most) & (now.above - 1 > now.least);
+    }
+    const vf least = (vf)v_order(now.least);
+    int32_t equal_ones[LANES];
+    equals = v_choose(now.found > most, k - now.fewer, v_index(INT32_MAX));
+    memcpy(equal_ones, &equals, sizeof equals);
+    keep_largest(width, rows, least, equal_ones, list, keys, counts);
+    memcpy(&kept, counts, sizeof kept);
+    for (int32_t r = 0; r < rows; r++) {
+        float *row = list + (int64_t)r * width;
+        const vi is_kept = v_index(r) < kept;
+        v_store(row,
+                (vf)v_choose(is_kept, (vi)v_load(row), (vi)v_splat(-__builtin_inff())));
+    }
+    const vf low = v_load(floor);
+    v_store(floor, (vf)v_choose(enough & (vi)(least > low), (vi)least, (vi)low));
 }
 
 /* b where a is NaN. */
@@ -283,20 +421,9 @@ static void nearest(const uint8_t *nibbles, int nibble_count, const uint8_t *tab
     }
 }
 
-/* Each byte of the word is copied to the eight counters of its bits, and the mask leaves
-   each counter its own bit. Comparing with the mask gives -1 where the bit is set;
-   subtracting that adds one. */
-static void tally(uint64_t word, uint8_t counters[64]) {
-    static const uint8_t spread_bytes[64] = {0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1,
-                                             1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3,
-                                             3, 3, 3, 3, 3, 3, 4, 4, 4, 4, 4, 4, 4,
-                                             4, 5, 5, 5, 5, 5, 5, 5, 5, 6, 6, 6, 6,
-                                             6, 6, 6, 6, 7, 7, 7, 7, 7, 7, 7, 7};
-    const vb mask =
-        (vb)((vw){0} + UINT64_C(0x8040201008040201)); /* 1, 2, 4, .. 128, again */
-    const vb bytes = (vb)((vw){0} + word);
-    for (int v = 0; v < 64; v += BYTES) {
-        vb spread_out = b_lookup(bytes, b_load(spread_bytes + v));
-        b_store(counters + v, b_load(counters + v) - (vb)((spread_out & mask) == mask));
-    }
+static void tally(uint64_t word, int16_t by, int16_t counters[64]) {
+    enum { COUNTERS = BYTES / 2 };
+    const vh step = h_splat(by);
+    UNROLL for (int b = 0; b < 64; b += COUNTERS)
+        h_store(counters + b, h_add_where(h_load(counters + b), step, word >> b));
 }

@@ -45,8 +45,8 @@ static shoal_status choose_kernels(shoal_context *context, const char *name) {
     for (int i = 0; (kernels = sh_kernel_table_at(i)); i++) {
         const bool runs = sh_kernel_table_runs(kernels);
         if (!any && strcmp(kernels->isa, name) == 0 && !runs)
-            return sh_fail(context, SHOAL_INVALID, "%s: this machine cannot run \"%s\"",
-                           from, name);
+            return sh_fail(context, SHOAL_INVALID,
+                           "%s: this processor does not support \"%s\"", from, name);
         if (runs && (any || strcmp(kernels->isa, name) == 0))
             context->kernels = kernels; /* the last is the best */
     }
@@ -56,9 +56,10 @@ static shoal_status choose_kernels(shoal_context *context, const char *name) {
     for (int i = 0; sh_kernel_table_at(i); i++)
         snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s",
                  i ? ", " : "", sh_kernel_table_at(i)->isa);
-    return sh_fail(context, SHOAL_INVALID,
-                   "%s: this build has no instruction set \"%.40s\"; it has %s", from,
-                   name, names);
+    return sh_fail(
+        context, SHOAL_INVALID,
+        "%s: this build does not have the instruction set \"%.40s\"; it has %s", from,
+        name, names);
 }
 
 enum { DEFAULT_CROSSOVER = 640 };
@@ -111,7 +112,8 @@ shoal_status shoal_context_create(const shoal_options *options, shoal_context **
     if (!context)
         return SHOAL_INVALID;
     *context = NULL;
-    shoal_options chosen = options ? *options : (shoal_options){0};
+    shoal_options chosen = shoal_options_defaults();
+    const bool readable = READ_STRUCT(NULL, shoal_options, options, &chosen) == SHOAL_OK;
     const bool half_an_allocator = !chosen.allocate != !chosen.release;
     if (!chosen.allocate || !chosen.release) {
         chosen.allocate = plain_allocate;
@@ -122,9 +124,12 @@ shoal_status shoal_context_create(const shoal_options *options, shoal_context **
         return SHOAL_NO_MEMORY;
     *made = (shoal_context){.options = chosen};
     *context = made;
+    if (!readable)
+        return READ_STRUCT(made, shoal_options, options, &chosen);
     if (half_an_allocator)
-        return sh_fail(made, SHOAL_INVALID,
-                       "options.allocate and options.release go together: one is NULL");
+        return sh_fail(
+            made, SHOAL_INVALID,
+            "options.allocate and options.release must both be given or both be NULL");
     shoal_status status = choose_threads(made);
     if (status == SHOAL_NO_MEMORY) {
         shoal_context_destroy(made);
@@ -144,6 +149,21 @@ void shoal_context_destroy(shoal_context *context) {
 
 const char *shoal_context_isa(const shoal_context *context) {
     return context && context->kernels ? context->kernels->isa : "none";
+}
+
+shoal_status shoal_context_borrow_threads(shoal_context *context,
+                                          void (*parallel)(void (*body)(void *data),
+                                                           void *data, unsigned threads,
+                                                           unsigned flags),
+                                          int (*thread_number)(void)) {
+    if (!context || !context->kernels)
+        return SHOAL_INVALID;
+    if (!parallel != !thread_number)
+        return sh_fail(context, SHOAL_INVALID,
+                       "shoal_context_borrow_threads: parallel and thread_number must "
+                       "both be functions, or both NULL");
+    sh_pool_borrow(context->pool, (borrowed_threads){parallel, thread_number});
+    return SHOAL_OK;
 }
 
 int shoal_context_threads(const shoal_context *context) {

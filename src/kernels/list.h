@@ -53,12 +53,24 @@
     /* products[i] = sum over r of a[r][i] * b[r][i]. */                                 \
     KERNEL(dot_columns, (const float *a, const float *b, int width, int count,           \
                          float *products))                                               \
-    /* Appends candidate_pack(score, first + r) to lane i's list, at                     \
-       candidates[i][counts[i]], where the score exceeds floor[i]. Lists are `capacity`  \
-       apart and have room. */                                                           \
+    /* Lists of candidates, one per lane: list[r][i] with its key in keys[r][i], for     \
+       r < counts[i]. Appends scores[r][i] and first + r to lane i's where the score     \
+       exceeds floor[i], for r < count <= KEY_BLOCK; there is room. */                   \
     KERNEL(collect, (const float *scores, int width, int count, int32_t first,           \
-                     const float *floor, uint64_t *candidates, int64_t capacity,         \
+                     const float *floor, float *list, int32_t *keys,                     \
                      int32_t *counts))                                                   \
+    /* The same while all lists are equally long: all grow by `count`, with -infinity    \
+       where the score does not exceed the floor. */                                     \
+    KERNEL(collect_all, (const float *scores, int width, int count, int32_t first,       \
+                         const float *floor, float *list, int32_t *keys,                 \
+                         int32_t *counts))                                               \
+    /* Cuts the lists of as many lanes as a vector has, of which no list is longer than  \
+       `rows`; what a lane has past its end, up to `rows`, is -infinity before and after.\
+       Keeps the k largest, of equal ones the first, or up to `most` >= k of the largest;\
+       in order, without those that are -infinity. Raises floor[i] where k are left, to a\
+       number that k of them are at least. */                                            \
+    KERNEL(cut_lists, (int width, int32_t rows, int32_t k, int32_t most, float *list,    \
+                       int32_t *keys, int32_t *counts, float *floor))                    \
     /* Bit b % 8 of planes[b / 8][i] is scores[b][i] > 0, for b < bits; planes are       \
        HASH_BLOCK bytes apart. */                                                        \
     KERNEL(signs, (const float *scores, int width, int bits, uint8_t *planes))           \
@@ -74,8 +86,8 @@
     KERNEL(closest, (const float *panel, int width, int rank, const float *centres,      \
                      int stride, const float *bias, int count, float *best,              \
                      int32_t *who))                                                      \
-    /* counters[b] += bit b of the word, modulo 256. */                                  \
-    KERNEL(tally, (uint64_t word, uint8_t counters[64]))                                 \
+    /* counters[b] += by where bit b of the word is set. */                              \
+    KERNEL(tally, (uint64_t word, int16_t by, int16_t counters[64]))                     \
     /* sums[d] = sum over i < count of weights[i] * x[index[i]][d], in order, by fused   \
        multiply-add within blocks of SUM_BLOCK rows: the same bits on every instruction  \
        set. index NULL: row i; weights NULL: 1. */                                       \

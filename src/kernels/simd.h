@@ -3,8 +3,9 @@
  *
  *     floats  vf   v_load v_store v_load_some v_store_some v_load_halves v_load_bytes
  *                  v_splat v_fma v_max v_pow2
- *                  v_positive v_greater v_any v_index v_choose v_transpose, and + - *
+ *                  v_positive v_greater v_lanes v_any v_index v_float v_choose v_transpose, and + - *
  *     bytes   vb   b_load b_store b_splat b_table b_lookup b_min b_if_equal, and + ==
+ *     int16   vh   h_load h_store h_splat h_add_where
  */
 #ifndef SHOAL_KERNELS_SIMD_H
 #define SHOAL_KERNELS_SIMD_H
@@ -29,7 +30,7 @@ enum { TILE_VECTORS = 3, BYTES = LANES * 4 };
 typedef float vf __attribute__((vector_size(LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(LANES * 4)));
 typedef uint8_t vb __attribute__((vector_size(BYTES)));
-typedef uint64_t vw __attribute__((vector_size(BYTES)));
+typedef int16_t vh __attribute__((vector_size(BYTES)));
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -70,6 +71,36 @@ INLINE void b_store(uint8_t *x, vb v) {
 
 INLINE vb b_splat(uint8_t x) {
     return x - (vb){0};
+}
+
+INLINE vh h_load(const int16_t *x) {
+    vh v;
+    memcpy(&v, x, sizeof v);
+    return v;
+}
+
+INLINE void h_store(int16_t *x, vh v) {
+    memcpy(x, &v, sizeof v);
+}
+
+INLINE vh h_splat(int16_t x) {
+    return x - (vh){0};
+}
+
+/* x + by in the lanes whose bit is set, x elsewhere. */
+INLINE vh h_add_where(vh x, vh by, uint64_t bits) {
+#if defined(__AVX512F__)
+    return (vh)_mm512_mask_add_epi16((__m512i)x, (__mmask32)bits, (__m512i)x,
+                                     (__m512i)by);
+#elif defined(__AVX2__)
+    const vh own = {1,       1 << 1,  1 << 2,  1 << 3,   1 << 4,  1 << 5,
+                    1 << 6,  1 << 7,  1 << 8,  1 << 9,   1 << 10, 1 << 11,
+                    1 << 12, 1 << 13, 1 << 14, INT16_MIN};
+    return x + (by & (vh)((h_splat((int16_t)bits) & own) == own));
+#else
+    const vh own = {1, 1 << 1, 1 << 2, 1 << 3, 1 << 4, 1 << 5, 1 << 6, 1 << 7};
+    return x + (by & (vh)((h_splat((int16_t)(bits & 255)) & own) == own));
+#endif
 }
 
 /* One lane's fused multiply-add, for loops that compilers make vectors of. */
@@ -149,6 +180,11 @@ INLINE int v_any(vi mask) {
     return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
 }
 
+/* Bit i is the sign of lane i. */
+INLINE unsigned v_lanes(vi mask) {
+    return _mm512_movepi32_mask((__m512i)mask);
+}
+
 /* yes in the lanes where all bits of mask are set, no where none is. */
 INLINE vi v_choose(vi mask, vi yes, vi no) {
     return (vi)_mm512_mask_mov_epi32((__m512i)no, _mm512_movepi32_mask((__m512i)mask),
@@ -218,6 +254,10 @@ INLINE int v_any(vi mask) {
     return !_mm256_testz_si256((__m256i)mask, (__m256i)mask);
 }
 
+INLINE unsigned v_lanes(vi mask) {
+    return (unsigned)_mm256_movemask_ps((__m256)mask);
+}
+
 INLINE vi v_choose(vi mask, vi yes, vi no) {
     return (vi)_mm256_blendv_epi8((__m256i)no, (__m256i)yes, (__m256i)mask);
 }
@@ -275,10 +315,13 @@ INLINE vf v_max(vf a, vf b) {
     return (vf)vmaxq_f32((float32x4_t)a, (float32x4_t)b);
 }
 
-INLINE unsigned v_greater(vf a, vf b) {
+INLINE unsigned v_lanes(vi mask) {
     static const uint32_t bits[4] = {1, 2, 4, 8};
-    uint32x4_t greater = vcgtq_f32((float32x4_t)a, (float32x4_t)b);
-    return vaddvq_u32(vandq_u32(greater, vld1q_u32(bits)));
+    return vaddvq_u32(vandq_u32((uint32x4_t)(mask >> 31), vld1q_u32(bits)));
+}
+
+INLINE unsigned v_greater(vf a, vf b) {
+    return v_lanes((vi)(a > b));
 }
 
 INLINE int v_any(vi mask) {
@@ -317,6 +360,10 @@ INLINE vf v_pow2(vi n) {
 
 INLINE vi v_index(int32_t i) {
     return i + (vi){0};
+}
+
+INLINE vf v_float(vi x) {
+    return __builtin_convertvector(x, vf);
 }
 
 /* All bits set in the lanes that are > 0 (NaN is not). */

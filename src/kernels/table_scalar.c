@@ -133,13 +133,61 @@ static void dot_columns(const float *a, const float *b, int width, int count,
 }
 
 static void collect(const float *scores, int width, int count, int32_t first,
-                    const float *floor, uint64_t *candidates, int64_t capacity,
-                    int32_t *counts) {
+                    const float *floor, float *list, int32_t *keys, int32_t *counts) {
     for (int r = 0; r < count; r++)
         for (int i = 0; i < width; i++)
-            if (scores[r * width + i] > floor[i])
-                candidates[i * capacity + counts[i]++] =
-                    candidate_pack(scores[r * width + i], first + r);
+            if (scores[r * width + i] > floor[i]) {
+                list[counts[i] * width + i] = scores[r * width + i];
+                keys[counts[i]++ * width + i] = first + r;
+            }
+}
+
+static void collect_all(const float *scores, int width, int count, int32_t first,
+                        const float *floor, float *list, int32_t *keys, int32_t *counts) {
+    for (int i = 0; i < width; i++)
+        for (int r = 0; r < count; r++) {
+            const float score = scores[r * width + i];
+            list[counts[i] * width + i] = score > floor[i] ? score : -INFINITY;
+            keys[counts[i]++ * width + i] = first + r;
+        }
+}
+
+/* How many of a lane's list are at least the float whose order is `least`. */
+static int32_t count_from(const float *list, int width, int32_t rows, int32_t least) {
+    int32_t found = 0;
+    for (int32_t r = 0; r < rows; r++)
+        found += list[r * width] > -INFINITY && float_order(list[r * width]) >= least;
+    return found;
+}
+
+static void cut_lists(int width, int32_t rows, int32_t k, int32_t most, float *list,
+                      int32_t *keys, int32_t *counts, float *floor) {
+    /* k or more are at least `least`, and `above` are not. */
+    int64_t least = float_order(-FLT_MAX), above = (int64_t)float_order(INFINITY) + 1;
+    int32_t found = count_from(list, width, rows, (int32_t)least), kept = 0;
+    const int enough = found >= k;
+    while (found > most && above - least > 1) {
+        const int64_t next = least + (above - least) / 2;
+        const int32_t some = count_from(list, width, rows, (int32_t)next);
+        least = some >= k ? next : least;
+        found = some >= k ? some : found;
+        above = some >= k ? above : next;
+    }
+    int32_t equals = found > most ? k - count_from(list, width, rows, (int32_t)above)
+                                  : INT32_MAX;
+    for (int32_t r = 0; r < rows; r++) {
+        const float score = list[r * width];
+        if (!(score > -INFINITY) || float_order(score) < least ||
+            (float_order(score) == least && equals-- <= 0))
+            continue;
+        list[kept * width] = score;
+        keys[kept++ * width] = keys[r * width];
+    }
+    for (int32_t r = kept; r < rows; r++)
+        list[r * width] = -INFINITY;
+    *counts = kept;
+    if (enough && float_of_order((int32_t)least) > *floor)
+        *floor = float_of_order((int32_t)least);
 }
 
 static void signs(const float *scores, int width, int bits, uint8_t *planes) {
@@ -186,9 +234,9 @@ static void closest(const float *panel, int width, int rank, const float *centre
     }
 }
 
-static void tally(uint64_t word, uint8_t counters[64]) {
+static void tally(uint64_t word, int16_t by, int16_t counters[64]) {
     for (int b = 0; b < 64; b++)
-        counters[b] = (uint8_t)(counters[b] + (word >> b & 1));
+        counters[b] = (int16_t)(counters[b] + (word >> b & 1 ? by : 0));
 }
 
 /* Blocks of rows are summed apart, so that errors grow with the blocks, not the rows. */

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Drives the program given as $1 and compares what it writes with plain Python.
+# Runs the program given as $1 and compares its output with plain Python.
 . "$(dirname "$0")/lib/helpers.sh"
 corpus=$root/tests/corpus/npy
 
 tools <<'PYTHON'
-# shrink FILE COMMAND...: cuts the file once the command has mapped it; its exit code
+# shrink FILE COMMAND...: truncates the file once the command has mapped it; returns its
+# exit code
 def shrink(path, *command):
     child = subprocess.Popen(command)
     while path not in open("/proc/%d/maps" % child.pid).read() and child.poll() is None:
@@ -17,7 +18,7 @@ def make(path, shape, seed):
     shape = [int(n) for n in shape.split(",")]
     write(path, shape, [draw.gauss(0, 1) for _ in range(math.prod(shape))])
 
-# The same numbers in half precision, and what a file of halves is in floats.
+# The same numbers in half precision, and a half-precision file converted to float32.
 def halved(path, to):
     shape, values = read(path)
     write(to, shape, values, "e")
@@ -117,7 +118,7 @@ expect unknown-option 2 "did you mean --threads" attend full q.npy k.npy v.npy -
 expect unknown-letter 2 "unknown option -x" attend full q.npy k.npy v.npy -x
 expect value-missing 2 "needs a value" attend full q.npy k.npy v.npy -o
 expect words-missing 2 "V.npy is missing" attend full q.npy k.npy -o o.npy
-expect words-too-many 2 "one word too many" attend full q.npy k.npy v.npy w.npy -o o.npy
+expect words-too-many 2 "unexpected argument" attend full q.npy k.npy v.npy w.npy -o o.npy
 expect nothing-to-do 2 "nothing to do" attend full q.npy k.npy v.npy
 expect bad-kind 2 "shoal kinds" attend ful q.npy k.npy v.npy -o o.npy
 expect bad-clusters 2 "clustered" attend clustered-0 q.npy k.npy v.npy -o o.npy
@@ -129,15 +130,16 @@ expect bad-check 2 "--check" attend full q.npy k.npy v.npy --check=0
 expect same-outputs 2 "two outputs" attend full q.npy k.npy v.npy -o o.npy --grad-q \
     o.npy --grad-out dout.npy
 expect grad-without-out 2 "--grad-out" attend full q.npy k.npy v.npy --grad-q g.npy
-expect groups-of-full 2 "no groups" attend full q.npy k.npy v.npy --save-groups g.npy
-expect top-of-clustered 2 "no top keys" attend clustered-3 q.npy k.npy v.npy --save-top \
-    g.npy
-expect top-of-shoal 2 "shoal has no top keys" attend shoal q.npy k.npy v.npy -o o.npy \
-    --save-top g.npy
+expect groups-of-full 2 "no clusters of queries" attend full q.npy k.npy v.npy \
+    --save-groups g.npy
+expect top-of-clustered 2 "no exact keys per cluster" attend clustered-3 q.npy k.npy \
+    v.npy --save-top g.npy
+expect top-of-shoal 2 "shoal has no exact keys per cluster" attend shoal q.npy k.npy \
+    v.npy -o o.npy --save-top g.npy
 expect number-missing 2 \
-    "lacks a number: it is spelled i-clustered-C, such as i-clustered-100" \
+    "lacks a number: the spelling is i-clustered-C, such as i-clustered-100" \
     attend i-clustered q.npy k.npy v.npy -o o.npy
-expect number-missing-with-options 2 "lacks a number: it is spelled lsh-R" \
+expect number-missing-with-options 2 "lacks a number: the spelling is lsh-R" \
     attend lsh:seed=3 q.npy - v.npy -o o.npy
 long=$(printf '%0100000d' 0 | tr 0 9)
 for word in --$long --threads=$long --scale=$long --isa=$long; do
@@ -177,17 +179,18 @@ check own-group-each-is-full tool near o.npy want.npy 1e-5
 check all-keys-on-top attend i-clustered-3:topk=7 q.npy k.npy v.npy -o o.npy
 check all-keys-on-top-is-full tool near o.npy want.npy 1e-5
 
-# ---- Kinds whose keys are the queries
+# ---- Kinds that use the queries as keys
 for kind in shared-full lsh-2; do
     check "$kind-dash" attend $kind s.npy - sv.npy -o dash.npy
     check "$kind-copy" attend $kind s.npy copy.npy sv.npy -o copied.npy
     check "$kind-same" cmp dash.npy copied.npy
-    expect "$kind-other-keys" 3 "not equal" attend $kind s.npy sk.npy sv.npy -o other.npy
+    expect "$kind-other-keys" 3 "differs from" attend $kind s.npy sk.npy sv.npy \
+        -o other.npy
     expect "$kind-other-shape" 3 "do not fit" attend $kind s.npy q.npy sv.npy -o other.npy
     check "$kind-wrote-nothing" absent other.npy
 done
 
-# ---- Groups, top keys, seeds, threads
+# ---- Clusters, exact keys, seeds, threads
 check groups attend i-clustered-20:topk=8 s.npy sk.npy sv.npy -o a.npy --save-groups \
     g1.npy --save-top t1.npy
 check groups-shape tool shape g1.npy 1,2,300
@@ -211,7 +214,7 @@ expect groups-out-of-range 3 "group" attend i-clustered-20:topk=8 s.npy sk.npy s
     bad.npy --groups gbad.npy
 check groups-out-of-range-wrote-nothing absent bad.npy
 
-# ---- The real error, JSON
+# ---- The error check, JSON
 check check-only into c.json attend full q.npy k.npy v.npy --check --json
 check check-of-full tool field c.json \
     "d['relative_error'] < 1e-5 and d['samples'] == 72 and d['kind'] == 'full'"
@@ -260,14 +263,14 @@ expect wrong-rank 3 "ql.npy is int32 [2]; it must be float32" attend full ql.npy
     v.npy -o bad.npy
 expect dims-differ 3 "sk.npy [1, 2, 300, 16] and q.npy [2, 4, 9, 6]" attend full q.npy \
     sk.npy v.npy -o bad.npy
-expect values-differ 3 "every key needs one value" attend full q.npy k.npy q.npy -o \
+expect values-differ 3 "keys and values must be equal" attend full q.npy k.npy q.npy -o \
     bad.npy
 expect heads-do-not-divide 3 "must divide" attend full k.npy q.npy v.npy -o bad.npy
 expect length-too-long 3 "length 99 of sequence 1" attend full q.npy k.npy v.npy -o \
     bad.npy --query-lengths long.npy
-expect grad-out-shape 3 "output's shape" attend full q.npy k.npy v.npy --grad-out q.npy \
-    --grad-q bad.npy
-expect groups-shape 3 "one group per query" attend clustered-20 q.npy k.npy v.npy \
+expect grad-out-shape 3 "shape of the output" attend full q.npy k.npy v.npy \
+    --grad-out q.npy --grad-q bad.npy
+expect groups-shape 3 "one cluster per query" attend clustered-20 q.npy k.npy v.npy \
     --groups g1.npy -o bad.npy
 wrong=
 for file in "$corpus"/bad-*.npy; do
@@ -282,7 +285,7 @@ check no-queries-shape tool shape o.npy 1,2,0,4
 check no-keys attend i-clustered-100 e2.npy e1.npy e1.npy -o o.npy
 check no-keys-gives-zero tool holds o.npy "len(a) == 24 and not any(a)"
 
-# ---- Halves: the attention of the same numbers in floats, rounded once
+# ---- Half precision: the attention of the same numbers in float32, rounded once
 for name in q k v dout; do
     tool halved $name.npy $name.half.npy && tool widened $name.half.npy $name.wide.npy
 done
@@ -300,7 +303,7 @@ check halves-sliced env SHOAL_SLICE_ABOVE=1 "$program" attend full q.half.npy k.
     v.half.npy -o sliced.npy
 check halves-whole shoal attend full q.half.npy k.half.npy v.half.npy -o o.npy
 check halves-sliced-same cmp sliced.npy o.npy
-expect halves-and-floats 3 "of one type" attend full q.half.npy k.npy v.npy -o o.npy
+expect halves-and-floats 3 "use one type" attend full q.half.npy k.npy v.npy -o o.npy
 
 # ---- Outputs that cannot be written, and interrupts
 expect no-such-place 4 "no/such/o.npy" attend full q.npy k.npy v.npy -o no/such/o.npy
@@ -324,7 +327,7 @@ tool interrupt 0.4 "$program" attend full big.npy big.npy big.npy -o interrupted
 report interrupt-is-130 "$([ $? = 130 ] || echo "another exit code")"
 check interrupt-wrote-nothing absent interrupted.npy
 if [ -r /proc/self/maps ]; then
-    expect shrunk-while-in-use 3 "made shorter" tool shrink big.npy "$program" attend \
+    expect shrunk-while-in-use 3 "truncated" tool shrink big.npy "$program" attend \
         full big.npy big.npy big.npy -o interrupted.npy --isa scalar
     check shrunk-wrote-nothing absent interrupted.npy
 fi

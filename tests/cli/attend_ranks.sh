@@ -1,5 +1,5 @@
 #!/bin/bash
-# shoal attend under mpirun: whatever the number of ranks, the files are one process's.
+# shoal attend under mpirun: with any number of ranks, the files are those of one process.
 . "$(dirname "$0")/lib/helpers.sh"
 . "$root/tests/mpi/launcher.sh"
 library=$(ls "$(dirname "$program")"/libshoal-mpi.so.?.? 2>/dev/null)
@@ -63,13 +63,13 @@ check "without gradients, more ranks than positions" \
 check "one process" shoal attend i-clustered-6 q.npy k.npy v.npy -o one.out.npy
 report "the output" "$(tool near one.out.npy many.out.npy 1e-5)"
 
-# What cannot be done is said once, or by each rank with its number.
+# Errors are printed once, or by each rank with its number.
 rm -f no.npy
-expect "a kind that cannot" 3 "kinds that can: full, clustered-C, i-clustered-C" \
+expect "a kind that cannot" 3 "kinds that do: full, clustered-C, i-clustered-C" \
     ranks 2 attend local-4 q.npy k.npy v.npy -o no.npy
 expect "no such file" 3 "none.npy" ranks 2 attend full q.npy none.npy v.npy -o no.npy
-expect "no check" 2 "there is no --check" ranks 2 attend full q.npy k.npy v.npy --check
-# The first rank runs the program with "$1", the others "$2".
+expect "no check" 2 "neither --check" ranks 2 attend full q.npy k.npy v.npy --check
+# Rank 0 runs the program with "$1", the others with "$2".
 each() {
     # shellcheck disable=SC2016
     launch 2 bash -c \
@@ -77,16 +77,16 @@ each() {
         "$program" "$1" "$2"
 }
 attend="attend full q.npy k.npy v.npy -o no.npy"
-expect "a rank with another command" 2 "rank 1 has another command than the first" \
+expect "a rank with another command" 2 "rank 1 has another command than rank 0" \
     each "$attend" "$program bench --quick --kinds full"
 tool make other.npy 2,4,95,8 1
-expect "a rank with another shape" 2 "rank 1 has other arrays than the first" \
+expect "a rank with another shape" 2 "rank 1 has other arrays than rank 0" \
     each "$attend" "$program attend full other.npy k.npy v.npy -o no.npy"
 tool make other.npy 2,4,90,8 9
-expect "a rank with other numbers" 2 "rank 1 has other arrays than the first" \
+expect "a rank with other numbers" 2 "rank 1 has other arrays than rank 0" \
     each "$attend" "$program attend full other.npy k.npy v.npy -o no.npy"
 export SHOAL_MPI_PATIENCE=5
-expect "a rank that does something else" 4 "not all processes have begun within 5 s" \
+expect "a rank that does something else" 4 "not all processes started within 5 s" \
     each "$attend" true
 unset SHOAL_MPI_PATIENCE
 report "and nothing is written" "$(ls no.npy 2>/dev/null)"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Drives `shoal bench` of the program given as $1 on tiny problems: what it prints and
-# writes, that a wrong result gets no time, that an interrupt keeps what there is.
+# Runs `shoal bench` of the program given as $1 on tiny problems: its output, wrong
+# results without a time, and interrupts, which keep the results so far.
 . "$(dirname "$0")/lib/helpers.sh"
 bench() { shoal bench "$@"; }
 
@@ -63,7 +63,7 @@ def wrong(path):
     assert rows and not any(r["measured"] or r["verified"] for r in rows)
     assert not any("best_seconds" in r for r in rows)
 
-# Interrupts it when the shorter lengths are done; what they gave must be there.
+# Interrupts it when the shorter lengths are done; their results must be printed.
 def interrupt(program, *arguments):
     run = subprocess.Popen([program, "bench", *arguments], stdout=subprocess.PIPE,
                            stderr=subprocess.PIPE, text=True, preexec_fn=lambda:
@@ -129,13 +129,13 @@ text_mode() {
     into table.txt bench --lengths 64,100 --heads 1 --dim 8 --kinds full,clustered-5 \
         --repeats 1 &&
         grep -qE '^ +64  full ' table.txt && grep -qE '^ +100  clustered-5 ' table.txt &&
-        grep -q 'Every time is of a verified result' table.txt
+        grep -q 'All times are of verified results' table.txt
 }
 check "bench table" text_mode
 check "bench estimates what exceeds the budget" into estimate.json bench --lengths \
     64,60000000 --kinds full --heads 1 --dim 1 --repeats 1 --budget 600 --json
-# Weeks, whatever else runs here: the short one is measured, the long one is not. Its
-# inputs alone would be large, and must not be made for nothing.
+# The long one would take weeks on any machine: it is estimated, and its large inputs are
+# not even created.
 check "bench estimate is marked" tool estimated estimate.json
 
 # ---- A wrong result gets no time  --------------------
@@ -159,7 +159,7 @@ int shoal_forward(void *plan, const void *inputs, float *out) {
     spoil('o', out, 1.001f);
     return status;
 }
-struct gradients { const float *out, *dout; float *dq, *dk, *dv; };
+struct gradients { unsigned long size; const float *out, *dout; float *dq, *dk, *dv; };
 int shoal_backward(void *plan, const void *inputs, const struct gradients *g) {
     typedef int function(void *, const void *, const struct gradients *);
     function *real = (function *)dlsym(RTLD_NEXT, "shoal_backward");
@@ -221,7 +221,7 @@ else
     skip "bench: a wrong result gets no time" "needs cc and no sanitizer"
 fi
 
-# Gradients near 0 are judged by what rounding makes of the loss.
+# Gradients near 0 are compared with the rounding error of the loss.
 check "bench train on few positions" bench --mode train --lengths 1,2,33,64 \
     --repeats 1 --threads 1 \
     --kinds full,shared-full,lsh-1,lsh-4,shoal-5,q-clustered-5
@@ -236,7 +236,8 @@ check "bench interrupted keeps what is measured" tool interrupt "$program" \
     --lengths 128,256,16384 --heads 2 --dim 16 --repeats 1 --threads 1 --csv stopped.csv \
     --kinds full,lsh-4,oracle-top-32 $(plot stopped.png)
 
-# Nobody reads the pipe: the second signal ends it, should the first come to a report.
+# Nothing reads the pipe: the second signal ends it, even if the first is printing a
+# report.
 unread_pipe() {
     mkfifo pipe.csv
     "$program" bench --lengths 64 --kinds full --repeats 1 --threads 1 --csv pipe.csv \
@@ -264,17 +265,17 @@ expect "bench --help" 0 "usage: shoal bench" bench --help
 check "bench shows shoal by default" says "full,shoal,clustered-100"
 expect "bench refuses a kind" 2 "clusterd-9" bench --kinds clusterd-9
 expect "bench refuses a length" 2 "--lengths" bench --lengths 12,x
-expect "bench refuses lengths that shrink" 2 "must grow" bench --lengths 64,32
+expect "bench refuses lengths that shrink" 2 "must increase" bench --lengths 64,32
 expect "bench refuses a mode" 2 "forward or train" bench --mode backward
 expect "bench refuses a scope" 2 "must be attention or layer" bench --scope model
 expect "bench refuses a feed-forward without a layer" 2 "needs --scope layer" bench \
     --feed-forward 64
 expect "bench refuses values of another size in a layer" 2 \
-    "in a layer it is --dim" bench --scope layer --value-dim 32
+    "needs --value-dim equal to --dim" bench --scope layer --value-dim 32
 expect "bench refuses repeats" 2 "--repeats" bench --repeats 0
 expect "bench refuses an instruction set" 2 "isa" bench --isa sse9
 expect "bench refuses an option" 2 "did you mean --kinds" bench --knds full
-expect "bench refuses a word" 2 "one word too many" bench full
+expect "bench refuses a word" 2 "unexpected argument" bench full
 expect "bench refuses a folder that is not there" 4 "nowhere/x.csv" bench \
     --csv nowhere/x.csv
 [ $plots = no ] || expect "bench refuses other pictures" 2 ".svg or .png" bench \

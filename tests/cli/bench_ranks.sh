@@ -1,5 +1,6 @@
 #!/bin/bash
-# shoal bench under mpirun: what ranks make is one process's, and the bytes are counted.
+# shoal bench under mpirun: the results of ranks equal those of one process, and bytes are
+# counted.
 . "$(dirname "$0")/lib/helpers.sh"
 . "$root/tests/mpi/launcher.sh"
 library=$(ls "$(dirname "$program")"/libshoal-mpi.so.?.? 2>/dev/null)
@@ -24,7 +25,7 @@ def rows(path, ranks, scope, mode, batch):
         assert r["seconds"] > 0 and r["alone_seconds"] > 0, r
         assert r["sent_bytes"] > 0 and r["workspace_bytes"] > 0, r
     sent = {r["kind"]: r["sent_bytes"] for r in d["rows"] if r["length"] == 130}
-    # A ring sends (P - 1) / P of all keys and values, and back their gradients too.
+    # A ring sends (P - 1) / P of all keys and values, and their gradients back.
     P, features = int(ranks), int(batch) * 2 * 2 * 8
     whole = 4 * features * 130 * (P - 1) / P * (3 if mode == "train" else 1)
     assert 0.8 * whole < sent["full"] < 1.5 * whole + 1000, (sent, whole)
@@ -39,6 +40,6 @@ expect "a layer with gradients, seven ranks" 0 same_groups \
 report "its rows" "$(tool rows out 7 layer train 2 2>&1)"
 expect "the table" 0 "2 ranks" ranks 2 bench $few --mode train
 report "has a line for each" "$([ "$(grep -c ' full ' out)" = 2 ] || cat out)"
-expect "no picture" 2 "no --csv and no --plot" ranks 2 bench $few --plot no.svg
-expect "a kind that cannot" 2 "kinds that can" ranks 2 bench --kinds lsh-1 --lengths 5
+expect "no picture" 2 "csv and --plot are not available" ranks 2 bench $few --plot no.svg
+expect "a kind that cannot" 2 "kinds that do" ranks 2 bench --kinds lsh-1 --lengths 5
 finish

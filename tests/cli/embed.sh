@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Drives `shoal embed` and `shoal similar` of the program given as $1, with the small
-# recorded models of tests/models/text, and with a real one where SHOAL_TEXT_MODEL names a
+# Runs `shoal embed` and `shoal similar` of the program given as $1, with the small
+# recorded models of tests/models/text, and with a real one if SHOAL_TEXT_MODEL names a
 # folder.
 . "$(dirname "$0")/lib/helpers.sh"
 models=$root/tests/models/text
@@ -21,7 +21,7 @@ def near(a, b):
     for left, right in zip(a, b):
         assert max(abs(x - y) for x, y in zip(left, right)) < 1e-5, (left, right)
 
-# same FILE.npy LINES.json; both FILE.npy A.npy B.npy: A and B one after the other
+# same FILE.npy LINES.json; both FILE.npy A.npy B.npy: A and B concatenated
 def same(array, text): near(npy(array), lines(text))
 def both(array, first, second): near(npy(array), npy(first) + npy(second))
 def differ(a, b): assert max(abs(x - y) for p, q in zip(npy(a), npy(b))
@@ -129,11 +129,11 @@ expect "no file" 2 "no file was given" shoal embed
 check "a variable for text models" env SHOAL_MODEL=nothing \
     SHOAL_TEXT_MODEL="$SHOAL_MODEL" "$program" embed texts -o no.npy
 rm no.npy
-expect "no model" 2 "model.safetensors (91 MB)" env -u SHOAL_MODEL "$program" embed texts
+expect "no model" 2 "all-MiniLM-L6-v2 (91 MB)" env -u SHOAL_MODEL "$program" embed texts
 expect "no such file" 3 "No such file" shoal embed nothing -o no.npy
 expect "no such folder" 3 "has no config.json" shoal embed texts -m nothing -o no.npy
 expect "no such kind" 2 "nonsense" shoal embed texts -a nonsense -o no.npy
-expect "a kind with shared keys" 2 "keys of its own" shoal embed texts -a lsh-1 -o no.npy
+expect "a kind with shared keys" 2 "separate keys" shoal embed texts -a lsh-1 -o no.npy
 expect "too large a window" 2 "64 positions" shoal embed texts --window 65 -o no.npy
 expect "a stride with gaps" 2 "stride" shoal embed texts --window 9 --stride 10 -o no.npy
 expect "too long to stretch" 3 "long: line 1: it has 3002 tokens, more than the" \
@@ -142,15 +142,15 @@ expect "no windows to stretch" 2 "stretched texts have no window" \
     shoal embed long --long stretch --window 32 -o no.npy
 expect "no stride to stretch" 2 "stretched texts have no window" \
     shoal embed long --long stretch --stride 9 -o no.npy
-expect "a stream for .npy" 2 "without -o vectors go to standard output" \
+expect "a stream for .npy" 2 "omit -o to print vectors" \
     shoal embed texts -o -
 check "makes no file of that name" absent ./-
 printf 'a\nbc\377\n' >bytes
-expect "no UTF-8" 3 "bytes: line 2: is not UTF-8: byte 3 cannot be read" \
+expect "no UTF-8" 3 "bytes: line 2: is not UTF-8: byte 3 is invalid" \
     shoal embed texts bytes --prefix "query: " -o no.npy
 for bad in '\300\200' '\355\240\200' '\364\220\200\200' '\342\202' '\200'; do
     printf "x$bad" >bytes
-    expect "no UTF-8: $bad" 3 "bytes: is not UTF-8: byte 2 cannot be read" \
+    expect "no UTF-8: $bad" 3 "bytes: is not UTF-8: byte 2 is invalid" \
         shoal embed bytes --whole -o no.npy
 done
 printf '\302\200 \337\277 \340\240\200 \355\237\277 \364\217\277\277' >bytes
@@ -162,14 +162,14 @@ for bad in '"t": "a' '{"t": "\u0000"}' '7'; do
 done
 check "an array at most" says "'[' or '{' expected near '7'"
 printf '\n{"t": 7}\n' >number
-expect "a field without text" 3 "line 2: has no text in the field t" \
+expect "a field without text" 3 "line 2: has no string in the field t" \
     shoal embed number --field t -o no.npy
 head -c 20000000 /dev/zero | tr '\0' 'a' >huge
 expect "a huge line" 3 "longer than 16 MiB" shoal embed huge -o no.npy
-expect "a pipe as output" 2 "no ordinary file" shoal embed texts -o /dev/full
+expect "a pipe as output" 2 "not a regular file" shoal embed texts -o /dev/full
 expect "an input as output" 2 "texts" shoal embed texts -o texts
 mkfifo never
-exec 9<>never # someone might write
+exec 9<>never # keeps the pipe open for writing
 timeout -k 20 1 "$program" embed never -o no.npy --threads 1 >out 2>err
 check "ended while waiting for texts" [ $? = 124 ]
 exec 9>&-

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What commands of the program given as $1 do to files: no output overwrites an input or
-# another output however they are spelled, standard output, links, readers who leave, and
-# places that cannot be written to.
+# Files of the commands of the program given as $1: no output overwrites an input or
+# another output under any name; standard output, links, closed pipes, and unwritable
+# places.
 . "$(dirname "$0")/lib/helpers.sh"
 
 tools <<'PYTHON'
@@ -20,7 +20,7 @@ mkdir sub real
 cp q.npy k.npy v.npy sub
 kind="clustered-3"
 attend() { shoal attend $kind q.npy k.npy v.npy "$@"; }
-same() { cmp "$1" "sub/$1"; } # an input is what it was
+same() { cmp "$1" "sub/$1"; } # the input is unchanged
 is_link() { [ -L "$1" ]; }
 
 # ---- The same file ---------------------------------------------------------------------
@@ -31,7 +31,8 @@ ln q.npy hard.npy
 expect "by a soft link" 2 "would overwrite the input v.npy" attend -o soft.npy
 expect "by a hard link" 2 "would overwrite the input q.npy" attend -o hard.npy
 for one in q k v; do check "$one is as it was" same $one.npy; done
-expect "two outputs" 2 "two outputs would go to o.npy" attend -o o.npy --save-groups o.npy
+expect "two outputs" 2 "two outputs would be written to o.npy" attend -o o.npy \
+    --save-groups o.npy
 expect "two outputs, spelled otherwise" 2 "one file: o.npy is ./o.npy" attend -o o.npy \
     --save-groups ./o.npy
 ln -s real link
@@ -44,11 +45,11 @@ expect "standard output over an input" 2 "standard output would overwrite the in
     sh -c '"$1" attend full q.npy k.npy v.npy --check >>q.npy' - "$program"
 check "nothing was written" sh -c '! ls o.npy real/o.npy 2>/dev/null'
 check "the same device twice" attend -o /dev/null --save-groups /dev/null
-expect "no name" 2 "--output is empty; is a variable not set?" attend -o ''
+expect "no name" 2 "--output is empty; is an environment variable unset?" attend -o ''
 expect "no second name" 2 "--save-groups is empty" attend -o o.npy --save-groups ''
 expect "an output twice" 2 "--output is given twice" attend -o o.npy --output p.npy
 expect "no instruction set" 2 "--isa is empty" attend -o o.npy --isa=
-expect "no input" 2 "a word of the line is empty" shoal attend full "" k.npy v.npy \
+expect "no input" 2 "an argument is empty" shoal attend full "" k.npy v.npy \
     -o o.npy
 expect "no command" 2 "no command" shoal ''
 
@@ -85,7 +86,7 @@ small="--lengths 8 --kinds full --repeats 1 --heads 1 --dim 4 --threads 1"
 check "a table into a pipe" bash -c \
     '"$1" bench $2 --csv /dev/stdout 2>report | head -1 | grep -q "^kind\|^length"' - \
     "$program" "$small"
-check "its report stands on stderr" grep -q "Every time is of a verified" report
+check "its report stands on stderr" grep -q "All times are of verified" report
 
 # ---- Readers who leave, pictures, logs ----------------------------------------------
 mkdir dumps
@@ -94,7 +95,7 @@ cp k.npy dumps/layer0_k.npy
 cp v.npy dumps/layer0_v.npy
 printf '{"config": {}}\n{"step": 1, "loss": 1, "accuracy": 0}\n' >log.jsonl
 if shoal plot log.jsonl -o curve.svg 2>plot.err; then
-    # Into a pipe that nobody reads any more: COMMAND...
+    # Writes to a closed pipe: COMMAND...
     unread() { python3 -c 'import os, subprocess, sys
 ours, theirs = os.pipe()
 os.close(ours)
@@ -117,7 +118,7 @@ sys.exit(subprocess.call(sys.argv[1:], stdout=theirs) != -13)' "$program" "$@"; 
     expect "a picture over an array" 2 "would overwrite the input dumps/layer0_k.npy" \
         shoal quality dumps --plot array.png
     check "the array is as it was" cmp dumps/layer0_k.npy k.npy
-    expect "a log without an end" 3 "line 1 is no JSON object" \
+    expect "a log without an end" 3 "line 1 is not a JSON object" \
         limited plot /dev/zero -o zero.svg
     cp log.jsonl $'caf\351.jsonl'
     check "a name that is no UTF-8" shoal plot $'caf\351.jsonl' -o latin.svg

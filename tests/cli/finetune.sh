@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Drives shoal train glue and squad, eval and answer on tiny models: PROGRAM is $1.
+# Runs shoal train glue and squad, eval and answer on tiny models: PROGRAM is $1.
 . "$(dirname "$0")/lib/helpers.sh"
 tools <<'PYTHON'
 import random
@@ -12,8 +12,8 @@ def sentence(draw, more=()):
         words.insert(draw.randrange(len(words) + 1), word)
     return " ".join(words)
 
-# A GLUE folder with tasks of 40 and 20 rows, in which the class is whether "once" is
-# there and the number how often.
+# A GLUE folder with tasks of 40 and 20 rows, where the class is whether "once" occurs,
+# and the number how often.
 def glue(folder):
     draw = random.Random(1)
     def rows(count):
@@ -38,7 +38,7 @@ def glue(folder):
     write("QQP", "labelled-23k.tsv", "", lambda i, a, b, l: f"{i}\t1\t2\t{a}\t{b}\t{l}",
           60)
 
-# SQuAD: the answer is what follows "once".
+# SQuAD: the answer follows "once".
 def squad(path, count):
     draw = random.Random(int(count))
     paragraphs = []
@@ -67,28 +67,28 @@ train() { # $1 folder, then more options
         --learning-rate 0.003 "$@"
 }
 curve() { sed 's/, "seconds": [0-9.e-]*//' "$1/log.jsonl"; } # all but the time
-tensors() { # the bytes behind the header of a folder's checkpoint
+tensors() { # the bytes after the header of a folder's checkpoint
     python3 -c "import struct,sys; b = open('$1/checkpoint.safetensors', 'rb').read()
 sys.stdout.buffer.write(b[8 + struct.unpack('<Q', b[:8])[0]:])"
 }
 
 # ---- The command line ------------------------------------------------------------------
-expect "no task of GLUE" 2 "no task of GLUE" shoal train glue -o x
-expect "unknown task of GLUE" 2 "there is no task FLY of GLUE; there are CoLA" \
+expect "no task of GLUE" 2 "no GLUE task" shoal train glue -o x
+expect "unknown task of GLUE" 2 "GLUE has no task FLY; tasks: CoLA" \
     shoal train glue FLY -o x
 expect "no data" 2 "glue needs --data" shoal train glue RTE -o x
 expect "no model" 2 "needs --model" shoal train glue rte --data glue -o x
 expect "no dev" 2 "squad needs --data TRAIN.json and --dev" shoal train squad \
     --data train.json --model "$models/bert" -o x
-expect "a task that is not there" 3 "glue has no MNLI/train.tsv of the task MNLI" \
+expect "a task that is not there" 3 "glue has no MNLI/train.tsv for the task MNLI" \
     shoal train glue MNLI --data glue --model "$models/roberta" --set max_length=64 -o x
-expect "ModernBERT" 3 "can embed, and not be trained" shoal train glue RTE --data glue \
+expect "ModernBERT" 3 "can embed but not be trained" shoal train glue RTE --data glue \
     --model "$models/modern" -o x
-expect "positions" 2 "the model has 64" shoal train glue RTE --data glue \
+expect "positions" 2 "the maximum of the model is 64" shoal train glue RTE --data glue \
     --model "$models/bert" -o x
 expect "layers are the folder's" 2 "the task glue has no layers" shoal train glue RTE \
     --layers 2 -o x
-expect "a kind that takes queries as keys" 2 "lsh-1 takes the queries as keys" \
+expect "a kind that takes queries as keys" 2 "lsh-1 uses the queries as keys" \
     shoal train glue RTE --data glue --model "$models/roberta" --set max_length=64 \
     --attention lsh-1 -o x
 report "refusals leave no folder" "$([ -e x ] && echo "x is there")"
@@ -98,22 +98,22 @@ expect "print-config is a config" 0 '"max_length": 128' shoal train glue RTE \
     --config text.json --print-config
 
 # ---- Rows that are wrong ---------------------------------------------------------------
-bad() { # NAME WORDS ROW: the fourth line of train.tsv is refused by its number
+bad() { # NAME WORDS ROW: the fourth line of train.tsv is rejected by its number
     cp -r glue wrong
     sed -i "4s/.*/$3/" wrong/RTE/train.tsv
     expect "$1" 3 "wrong/RTE/train.tsv: line 4: $2" shoal train glue RTE --data wrong \
         --model "$models/roberta" --set max_length=64 -o x
     rm -r wrong
 }
-bad "three columns" "it has 3 columns; it should have 4" 'a\tb\t1'
-bad "another class" 'its label is "2"' 'a\tb\t2\t3'
-words='it should be entailment, not_entailment or a class from 0 to 1'
-bad "another word" 'its label is "x"; '"$words" 'a\tb\tx\t3'
-bad "no class" 'its label is ""' 'a\tb\t\t3'
+bad "three columns" "it has 3 columns instead of 4" 'a\tb\t1'
+bad "another class" 'the label is "2"' 'a\tb\t2\t3'
+words='it must be entailment, not_entailment or a class from 0 to 1'
+bad "another word" 'the label is "x"; '"$words" 'a\tb\tx\t3'
+bad "no class" 'the label is ""' 'a\tb\t\t3'
 bad "no UTF-8" "the text is not UTF-8" 'a\xff\tb\t1\t3'
 cp -r glue wrong
 sed -i '4s/.*/a/' wrong/RTE/train.tsv
-expect "bad rows are left out" 0 "1 rows were left out" shoal train glue RTE \
+expect "bad rows are left out" 0 "1 rows were skipped" shoal train glue RTE \
     --data wrong --model "$models/roberta" --set max_length=64 -o skipped --skip-bad \
     --steps 1
 sed -i 1d wrong/RTE/train.tsv
@@ -123,7 +123,7 @@ expect "no header" 3 "needs a header with the columns sentence1, sentence2 and l
 expect "no rows" 3 "has no rows" shoal train glue RTE --data wrong \
     --model "$models/roberta" --set max_length=64 -o x
 sed 's/"answer_start": [0-9]*/"answer_start": 0/' train.json >wrong.json
-expect "answers elsewhere" 3 "question q0: its answer is not where answer_start says" \
+expect "answers elsewhere" 3 "question q0: its answer is not at answer_start" \
     shoal train squad --data wrong.json --dev dev.json --model "$models/bert" \
     --set max_length=64 -o x
 echo '{"data": [{"paragraphs": [{"context": "a"}]}]}' >wrong.json
@@ -138,16 +138,16 @@ json.dump(d, open('v2.json', 'w'))
 at[4]['qas'][0]['answers'][0]['answer_start'] = 0
 at[7]['qas'][0]['question'] = 'once ' * 80
 json.dump(d, open('wrong.json', 'w'))"
-expect "SQuAD 2" 3 "v2.json: question q2: it has no answer; SQuAD 1.1 is read" \
+expect "SQuAD 2" 3 "v2.json: question q2: it has no answer; only SQuAD 1.1 is supported" \
     shoal train squad --data v2.json --dev dev.json --model "$models/bert" \
     --set max_length=64 -o x
 expect "SQuAD 2 as dev" 3 "v2.json: question q2: it has no answer" \
     shoal train squad --data train.json --dev v2.json --model "$models/bert" \
     --set max_length=64 -o x
-expect "questions are left out" 0 "wrong.json: 3 questions were left out; the first: " \
+expect "questions are left out" 0 "wrong.json: 3 questions were skipped; the first: " \
     shoal train squad --data wrong.json --dev v2.json --model "$models/bert" \
     --set max_length=64 -o squad-skipped --skip-bad --steps 1
-check "of dev too" says "v2.json: 1 question was left out; the first: question q2: it has"
+check "of dev too" says "v2.json: 1 question was skipped; the first: question q2: it has"
 
 # ---- Training --------------------------------------------------------------------------
 small=(--set max_length=64)
@@ -169,7 +169,7 @@ expect "radam" 0 "best" train radam "${small[@]}" --epochs 1 --set optimizer=rad
     --set average=0.9
 expect "begins with a run" 0 "best" shoal train glue QNLI --data glue --model whole \
     --out again "${small[@]}" --epochs 1
-expect "does not overwrite" 2 "already holds a training" train whole "${small[@]}"
+expect "does not overwrite" 2 "already contains a training" train whole "${small[@]}"
 cp -r glue changed
 sed -i '$s/^/huddle /' changed/RTE/train.tsv
 expect "other data" 3 "the checkpoint has data = " shoal train glue RTE --data changed \
@@ -229,7 +229,7 @@ check "where it is" json '(d["answer"], d["begin"], d["end"]) == ("clusters", 17
 expect "the best weights, silently" 0 "" shoal answer squad -q "once" -c context.txt
 check "no word" [ ! -s err ]
 rm -f squad-skipped/best.safetensors
-expect "weights that are not the best" 0 "it has no best.safetensors; these are" \
+expect "weights that are not the best" 0 "there is no best.safetensors; using" \
     shoal answer squad-skipped -q "once" -c context.txt
 for ((i = 0; i < 40; i++)); do cat context.txt; done >long.txt
 expect "answer in windows" 0 '"answer"' shoal answer squad -q "once in time" \
@@ -265,9 +265,9 @@ check "by the first token" run embed context.txt --model halved -o first.npy \
 check "and of length 1" cmp own.npy first.npy
 : >empty.txt
 expect "an empty context" 0 "" shoal answer squad -q "once" -c empty.txt
-expect "no question" 2 "no --question" shoal answer squad -c long.txt
+expect "no question" 2 "question is missing" shoal answer squad -c long.txt
 expect "no context" 3 "nowhere.txt" shoal answer squad -q a -c nowhere.txt
-expect "a run of GLUE" 3 "was trained on RTE" shoal answer whole -q a -c long.txt
+expect "a run of GLUE" 3 "trained on RTE" shoal answer whole -q a -c long.txt
 expect "no run" 3 "nowhere" shoal answer nowhere -q a -c long.txt
 for ((i = 0; i < 80; i++)); do printf 'once '; done >question.txt
 expect "a long question" 3 "leave no room" shoal answer squad -q "$(cat question.txt)" \

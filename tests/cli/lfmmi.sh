@@ -69,6 +69,7 @@ expect "no such lexicon" 3 "nowhere" shoal train speech data $small --lexicon no
 grep -v 'AB\|DAC' lexicon.txt >short.txt
 expect "words are missing" 3 "ab dac" shoal train speech data $small \
     --lexicon short.txt --out x
+check "before features are made" absent cache
 expect "of both parts" 3 "data/dev: 2 words have no" shoal train speech data $small \
     --lexicon short.txt --out x
 grep 'AB\|DAC' lexicon.txt >rest.txt
@@ -82,7 +83,7 @@ expect "a bad line" 3 "bad.txt: line 3: d has no phones" shoal train speech data
     --lexicon bad.txt --out x
 report "refusals leave no folder" "$([ -e x ] && echo "x is there")"
 grep -v DAC lexicon.txt >some.txt
-expect "utterances are left out" 0 "2 of 2 steps" shoal train speech data $small \
+expect "utterances are skipped" 0 "2 of 2 steps" shoal train speech data $small \
     --lexicon some.txt --skip-bad --steps 2 --out some
 
 # ---- Training --------------------------------------------------------------------------
@@ -112,8 +113,8 @@ for steps in 4 9; do
         cat err
 done
 report "resumes too" "$(same third thirds)"
-# The same utterances in every step, and no learning: losses of epochs differ where the
-# first position with an output is drawn anew.
+# The same utterances in every step, and no learning: losses of epochs differ only because
+# the first position with an output is drawn anew.
 still="--steps 4 --set batch_frames=100000 --set speeds=1 --learning-rate 1e-12"
 train drawn $still $full >/dev/null 2>&1 && train fixed $still >/dev/null 2>&1
 check "outputs begin elsewhere in every epoch" tool epochs drawn/log.jsonl 4
@@ -143,7 +144,7 @@ expect "other kinds" 0 "uniform attention" shoal eval good --data data/test --co
     --cache cache --labels phones --attention full,clustered-3
 expect "eval joined" 0 "full" shoal eval good --data data/test --cache cache --join 4 \
     --labels phones
-expect "words are no phones" 3 "is no unit" shoal eval good --data data/test \
+expect "words are no phones" 3 "is not a unit" shoal eval good --data data/test \
     --cache cache --labels text
 expect "neither phones nor words" 3 "data/words/phones" shoal eval good \
     --data data/words --cache cache

@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
-# Drives `shoal maps` of the program given as $1, with the small recorded models.
+# Runs `shoal maps` of the program given as $1, with the small recorded models.
 . "$(dirname "$0")/lib/helpers.sh"
 models=$root/tests/models/text
 tools <<'PYTHON'
-# Every row of every kind sums to 1; the first kind is itself; there are so many tokens.
+# Every row of every kind sums to 1; the first kind equals itself; the number of tokens is
+# right.
 def whole(path, kinds):
     d = json.load(open(path))
     begin, end = d["question"]
@@ -14,7 +15,7 @@ def whole(path, kinds):
             assert len(row) == len(d["tokens"]) and abs(sum(row) - 1) < 1e-5, row
     assert d["kinds"][0]["elsewhere"] == 0
 
-# One head after another has the mean that is the default.
+# The mean of all heads is the default.
 def mean(path, *heads):
     weights = lambda name: json.load(open(name))["kinds"][0]["weights"]
     parts = [weights(name) for name in heads]
@@ -39,9 +40,9 @@ cp out mean.json
 maps --json -a full --head 1 >one.json
 maps --json -a full --head 2 >two.json
 check "the mean over heads" tool mean mean.json one.json two.json
-expect "kinds of one's own" 0 "0.0 % of the weight elsewhere than with full" \
+expect "kinds of one's own" 0 "0.0 % of the weight on other tokens than with full" \
     maps --attention full,q-clustered-2 --threshold 1
-expect "cut" 0 "tokens of the context are left out" maps --window 20
+expect "cut" 0 "tokens of the context are truncated" maps --window 20
 maps --window 20 --json >cut.json 2>err
 check "cut: rows sum to 1" tool whole cut.json 4
 if [ $draws = yes ]; then
@@ -57,9 +58,9 @@ fi
 expect "no layer" 2 "the model has 3 layers" maps --layer 4 -o no.svg
 expect "no head" 2 "the model has 2 heads" maps --head 3 -o no.svg
 expect "no such kind" 2 "nonsense" maps -a full,nonsense -o no.svg
-expect "queries as keys" 2 "keys of their own" maps -a lsh-1 -o no.svg
-expect "no question" 2 "no --question" shoal maps "$models/bert" -c context
-expect "no context" 2 "no --context" shoal maps "$models/bert" -q a
+expect "queries as keys" 2 "separate keys" maps -a lsh-1 -o no.svg
+expect "no question" 2 "question is missing" shoal maps "$models/bert" -c context
+expect "no context" 2 "context is missing" shoal maps "$models/bert" -q a
 expect "no model" 2 "one model" shoal maps -q a -c context
 expect "no such model" 3 "nowhere" shoal maps nowhere -q a -c context -o no.svg
 expect "no such context" 3 "nowhere" shoal maps "$models/bert" -q a -c nowhere -o no.svg

@@ -1,12 +1,12 @@
 #!/bin/bash
-# The line on a terminal that says what a long command is at: its seconds count up, and it
-# is never longer than the terminal is wide.
+# The progress line on a terminal: its seconds count up, and it is never longer than the
+# terminal is wide.
 . "$(dirname "$0")/lib/helpers.sh"
 tools <<'PYTHON'
 import fcntl, pty, re, select, termios
 
-# What a command writes to a terminal of 60 columns until `enough` says so, or a minute
-# has passed; then it is interrupted, and again where it goes on.
+# Output of a command on a terminal of 60 columns until `enough` returns true, or a minute
+# has passed; then it is interrupted, again if it continues.
 def on_terminal(command, enough):
     child, terminal = pty.fork()
     if child == 0:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Drives `shoal quality` of the program given as $1 on small folders, and compares its
+# Runs `shoal quality` of the program given as $1 on small folders, and compares its
 # figures with plain Python.
 . "$(dirname "$0")/lib/helpers.sh"
 
@@ -58,7 +58,7 @@ def row(kind, i, q, keys, groups, top):
     return [mass * softmax(own)[l] / exact if l in chosen else w
             for l, w in enumerate(softmax(shared))]
 
-# Everything the command measures of one layer but time, over all queries.
+# Everything that the command measures for one layer except time, over all queries.
 def measure(kind, folder, layer, groups, top):
     arrays = {c: read("%s/layer%s_%s.npy" % (folder, layer, c)) for c in "qkv"}
     (B, H, N, D), q = arrays["q"]
@@ -85,7 +85,7 @@ def measure(kind, folder, layer, groups, top):
                 size += want ** 2
     return math.sqrt(away / size), distance / (B * H * N), same / (B * H * N)
 
-# figures JSON KIND FOLDER LAYER,...: the JSON says of the kind what the formulas say.
+# figures JSON KIND FOLDER LAYER,...: the figures of the kind equal those of the formulas.
 def figures(path, program, kind, folder, layers):
     result = json.load(open(path))["folders"][0]
     got = next(k for k in result["kinds"] if k["kind"] == kind)
@@ -115,7 +115,7 @@ def names_in(d):
     f = d["folders"][0]
     return {"d": d, "f": f, "k": {k["kind"]: k for k in f["kinds"]}}
 
-# front JSON: exactly the kinds that nothing beats are marked.
+# front JSON: exactly the kinds on the Pareto front are marked.
 def front(path):
     for f in json.load(open(path))["folders"]:
         points = [(k["relative_error"], k["seconds_per_call"]) for k in f["kinds"]]
@@ -151,7 +151,7 @@ expect bad-layers 2 "--layers" quality self --layers one
 expect bad-isa 2 "abacus" quality self --isa abacus
 expect unknown-option 2 "did you mean --samples" quality self --sample5 3
 
-# ---- Scores in the thousands: their rounding is no mistake
+# ---- Scores in the thousands: their rounding is not an error
 cp -r big steep
 tool shift steep/layer0_q.npy 4
 tool shift steep/layer0_k.npy 8000
@@ -160,7 +160,7 @@ expect steep-scores 0 "full" quality steep --layers 0 --repeats 1 \
 
 # ---- Folders that cannot be measured
 bad() { rm -rf bad; cp -r self bad; }
-expect no-such-folder 3 "nowhere cannot be opened" quality nowhere
+expect no-such-folder 3 "cannot open the folder nowhere" quality nowhere
 mkdir empty; touch empty/layer0_q.txt empty/layer00_q.npy empty/xlayer0_q.npy
 expect no-layers 3 "empty has no layers" quality empty
 bad; rm bad/layer3_v.npy
@@ -168,15 +168,15 @@ expect no-values 3 "layer3_v.npy is missing" quality bad
 bad; rm bad/layer0_q.npy
 expect no-queries 3 "layer0_q.npy is missing" quality bad
 bad; tool numbers bad/layer0_v.npy 2,2,23,8 1
-expect other-length 3 "k and v must have one length" quality bad
+expect other-length 3 "k and v must have the same length" quality bad
 bad; tool numbers bad/layer0_k.npy 2,2,24,6 1
-expect other-dim 3 "q and k must have one dim" quality bad
+expect other-dim 3 "q and k must have the same dim" quality bad
 bad; tool numbers bad/layer0_k.npy 1,2,24,8 1
-expect other-batch 3 "one batch size" quality bad
+expect other-batch 3 "the same batch size" quality bad
 bad; tool numbers bad/layer0_q.npy 2,3,24,8 1
-expect other-heads 3 "divisor" quality bad
+expect other-heads 3 "divide" quality bad
 bad; for c in q k v; do tool numbers bad/layer3_$c.npy 2,2,25,8 1; done
-expect layers-differ 3 "layer 3: its shapes differ from layer 0's" quality bad
+expect layers-differ 3 "layer 3: its shapes differ from those of layer 0" quality bad
 bad; tool numbers bad/layer0_q.npy 2,24,8 1
 expect three-dimensions 3 "layer0_q.npy must be float32" quality bad
 bad; tool numbers bad/layer0_q.npy 2,2,24,8 1 i
@@ -189,11 +189,11 @@ bad; for c in q k v; do tool numbers bad/layer0_$c.npy 2,2,0,8 1; done
 expect empty-arrays 3 "empty" quality bad --layers 0
 expect second-folder-bad-says-nothing-of-first 3 "nowhere" quality self nowhere
 check nothing-measured sh -c '! test -s out'
-expect layer-not-there 3 "self has no layer 1, which --layers asks for; it has 0, 3" \
+expect layer-not-there 3 "self has no layer 1, which --layers selects; it has 0, 3" \
     quality self --layers 0..1
 expect lsh-on-cross 3 "lsh-2" quality cross --kinds lsh-2
 
-# ---- Figures against Python, on every query
+# ---- Figures compared with Python, on every query
 kinds=full,clustered-4,i-clustered-4:topk=5,i-clustered-4:topk=5,groups=keys
 kinds=$kinds,i-clustered-4:topk=5,normaliser=query
 kinds=$kinds,i-clustered-4:topk=5,groups=keys,normaliser=query,oracle-top-6

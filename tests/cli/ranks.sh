@@ -1,7 +1,7 @@
 #!/bin/bash
-# shoal train under mpirun: the curves of 1 to 4 ranks are one process's, the bits repeat,
-# a training goes on with another number of ranks, and what becomes of it when a rank is
-# killed, stopped or interrupted, or sees something else than the others.
+# shoal train under mpirun: the curves of 1 to 4 ranks equal those of one process, bits
+# are reproducible, a training continues with another number of ranks, and ranks that are
+# killed, stopped, interrupted or see other data.
 . "$(dirname "$0")/lib/helpers.sh"
 . "$root/tests/mpi/launcher.sh"
 library=$(ls "$(dirname "$program")"/libshoal-mpi.so.?.? 2>/dev/null)
@@ -88,7 +88,7 @@ copies() { ranks "$1" train copy $small --out "${@:2}"; } # COUNT FOLDER ...
 # ---- Curves ----------------------------------------------------------------------------
 # Ten sequences are not a multiple of three or four; dropout is by row of the whole batch.
 dropout="--steps 50 --set dropout=0.1"
-same() { # NAME FOLDER FOLDER: losses and all that is learned, to the last bit
+same() { # NAME FOLDER FOLDER: losses and everything learned, bit for bit
     report "$1" "$(diff <(tool losses "$2/log.jsonl") <(tool losses "$3/log.jsonl")
         cmp <(tool tensors "$2/checkpoint.safetensors") \
             <(tool tensors "$3/checkpoint.safetensors") 2>&1)"
@@ -169,7 +169,7 @@ check "and on" copies 2 averaged3 --resume --steps 50
 same "an interruption at an average changes nothing" averaged averaged3
 report "they learn" "$(tool learns averaged/log.jsonl)"
 
-# ---- Refused at the start --------------------------------------------------------------
+# ---- Errors at the start --------------------------------------------------------------
 # differ PROGRAM ARGUMENT...: rank 1 has other arguments, or is another program.
 differ() {
     launch 1 "$program" train copy $small --steps 5 --out other : \
@@ -189,11 +189,11 @@ expect "a launcher of another MPI" 2 "built with another MPI" \
     env PMI_SIZE=3 "$program" train copy $small --out other
 mkdir broken && cp "$(dirname "$library")/libshoal.so".?.? broken
 echo >"broken/$(basename "$library")"
-expect "a library that cannot be loaded" 4 "build Shoal where an MPI is installed" \
+expect "a library that cannot be loaded" 4 "build Shoal with MPI installed" \
     env PMI_SIZE=3 LD_LIBRARY_PATH="$work/broken" "$program" train copy $small --out other
 
 # ---- Lost ranks ------------------------------------------------------------------------
-below() { # PROCESS: those that it started, and those that they did
+below() { # PROCESS: its children, and theirs
     local one
     for one in $(pgrep -P "$1"); do echo "$one"; below "$one"; done
 }
@@ -217,7 +217,7 @@ begin() { # FOLDER: a long training with two ranks, until it has made some steps
     echo "it does not begin"
     return 1
 }
-ended() { # WORDS: the job has ended with a failure and these words, within a minute
+ended() { # WORDS: the job has failed with these words, within a minute
     local began=$SECONDS code
     wait $job
     code=$?
@@ -229,18 +229,18 @@ ended() { # WORDS: the job has ended with a failure and these words, within a mi
 export OMPI_MCA_odls_base_sigkill_timeout=5
 check "a training begins" begin killed
 kill -9 "$(process_of 1)"
-# MPICH's launcher kills the others before they notice, and says so.
-check "a killed rank ends it" ended "has ended; this rank ends too|BAD TERMINATION"
+# MPICH's launcher kills the others before they notice, and reports it.
+check "a killed rank ends it" ended "has ended; this rank stops too|BAD TERMINATION"
 check "and it goes on" copies 3 killed --resume --steps $(($(steps_of killed) + 5))
 check "no leftovers" [ -z "$(find killed -name '*.tmp')" ]
 SHOAL_MPI_PATIENCE=4 check "another begins" begin stopped
 stopped=$(process_of 1)
 kill -STOP "$stopped"
-check "a stopped rank ends it" ended "was silent for"
+check "a stopped rank ends it" ended "has not responded for"
 check "and it goes on too" copies 2 stopped --resume --steps \
     $(($(steps_of stopped) + 5))
 OMPI_MCA_odls_base_sigkill_timeout=4 check "a third begins" begin interrupted
 kill -INT "$(launcher)"
-check "an interrupt ends it" ended "the checkpoint is written. To go on"
+check "an interrupt ends it" ended "the checkpoint is written. To resume"
 report "after the last step of the log" \
     "$(says "interrupted after step $(steps_of interrupted);" || cat err)"

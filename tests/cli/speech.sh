@@ -1,6 +1,6 @@
 #!/bin/bash
-# shoal train speech, eval and recognise, on data folders of tones: train, resume to the
-# last bit, error rates and controls. Bad data is in speech_data.sh.
+# shoal train speech, eval and recognise, on data folders of tones: training, bitwise
+# resumption, error rates and controls. Bad data is in speech_data.sh.
 . "$(dirname "$0")/lib/helpers.sh"
 if ! shoal recognise --help | grep -q beams; then
     echo "ok speech # SKIP the program was built without speech"
@@ -58,7 +58,7 @@ expect "features are used again" 0 "20 of 20 steps" train again --steps 20 --thr
 report "threads change nothing" "$(cmp <(tool tensors whole/checkpoint.safetensors) \
     <(tool tensors again/checkpoint.safetensors))"
 for steps in 4 7 13 20; do
-    # the rate's fall is towards the last of all steps
+    # the rate decays towards the last of all steps
     train parts --resume --steps $steps --set decay_steps=20 >/dev/null 2>err || cat err
 done
 report "resumes to the last bit" "$(cmp <(tool tensors whole/checkpoint.safetensors) \
@@ -80,7 +80,7 @@ sed 's/ A/ B/' data/train/phones >changed
 cp -r data data2 && cp changed data2/train/phones
 expect "other data" 3 "the checkpoint has data = " shoal train speech data2 --resume \
     --out whole $small --steps 30
-expect "steps behind the fall of the rate" 3 "falls to nothing at step 20" train whole \
+expect "steps behind the fall of the rate" 3 "decays to 0 at step 20" train whole \
     --resume --steps 30
 expect "nothing can be aligned" 3 "every utterance has more labels than positions" \
     train x --steps 2 --set hop=64
@@ -133,7 +133,7 @@ expect "one of two as JSON" 3 "nothing.wav" shoal recognise good nothing.wav \
     data/test/s0-000.wav --json
 check "has the other" json 'len(d["files"]) == 1'
 shoal train copy --out copied --steps 1 --layers 1 --length 5 >/dev/null 2>&1
-expect "no recogniser" 3 "is no recogniser" shoal recognise copied data/test/s0-000.wav
+expect "no recogniser" 3 "is not a recogniser" shoal recognise copied data/test/s0-000.wav
 
 # ---- Words -----------------------------------------------------------------------------
 printf '%s\n' 'a A' 'b B' 'c C' 'see C' 'd D' 'nobody A B' >lexicon
@@ -144,9 +144,9 @@ gzip -k lm.arpa
 words="--lexicon lexicon --lm lm.arpa.gz --cache cache"
 expect "words need both" 2 "need both --lexicon and --lm" shoal recognise good \
     data/test/s0-000.wav --lm lm.arpa
-expect "tune is for words" 2 "--tune is for words" shoal eval good --data data/test \
+expect "tune needs words" 2 "--tune needs words" shoal eval good --data data/test \
     --tune data/dev
-expect "a damaged language model" 3 "is there twice" shoal recognise good \
+expect "a damaged language model" 3 "duplicate" shoal recognise good \
     data/test/s0-000.wav --lexicon lexicon --lm <(sed 's/-3 see/-3 b/' lm.arpa)
 sed 's/b B/b Q/' lexicon >lexicon2
 expect "phones of another model" 3 "lexicon2" shoal recognise good \
@@ -170,7 +170,7 @@ check "words are heard" json 'd["kinds"][0]["words"]["error_rate"] < 30 and
 cp -r data/test said && sed -i '1s/^/\xef\xbb\xbf/' said/text
 expect "a mark before what was said" 0 "full" shoal eval good --data said $words
 sed -i 1d said/text
-expect "what was said is missing" 3 "said/text: has no line of s0-000" shoal eval good \
+expect "what was said is missing" 3 "there is no line for s0-000" shoal eval good \
     --data said $words
 
 # ---- Telephone speech ------------------------------------------------------------------
@@ -179,7 +179,7 @@ tool make low/dev 3 100 8000
 expect "8 kHz" 0 "3 of 3 steps" shoal train speech low $small --out low8 --steps 3
 expect "a model of 8 kHz hears 16" 0 "s0-000.wav:" shoal recognise low8 \
     data/test/s0-000.wav
-expect "one of 16 kHz does not hear 8" 3 "has 8000 samples per second; 16000 or more" \
+expect "one of 16 kHz does not hear 8" 3 "has 8000 samples per second; at least 16000" \
     shoal recognise good low/dev/s0-000.wav
 cp low/train/s1-001.wav data2/train/
 expect "a folder has one rate" 3 "1 of 24 utterances cannot be used" \
@@ -198,7 +198,7 @@ grid() {
 }
 expect "repro needs data" 2 "one data folder" shoal repro speech --out grid
 expect "not a cell" 2 "a cell is KIND" grid --kinds full@x
-expect "from nothing" 2 "goes on from a cell that is not before it" grid \
+expect "from nothing" 2 "continues a cell that must come before it" grid \
     --kinds lsh-1,full+clustered-3
 expect "no such cell" 2 "there is no cell lsh-4" grid --only lsh-4
 expect "one cell of the grid" 0 "hours to full" grid --only lsh-1

@@ -1,6 +1,6 @@
 #!/bin/bash
-# What shoal train speech and eval say of data folders that are not as they should be: on
-# tones, for a few steps.
+# Messages of shoal train speech and eval about bad data folders: on tones, for a few
+# steps.
 . "$(dirname "$0")/lib/helpers.sh"
 if ! shoal recognise --help | grep -q beams; then
     echo "ok speech_data # SKIP the program was built without speech"
@@ -9,7 +9,7 @@ fi
 
 cat "$lib/tones.py" - <<'PYTHON' | tools
 def short(path, count):
-    """So many samples of silence."""
+    """This many samples of silence."""
     with wave.open(path, "wb") as f:
         f.setparams((1, 2, 16000, 0, "NONE", ""))
         f.writeframes(bytes(2 * int(count)))
@@ -24,6 +24,27 @@ def spoil(path, spoiled):
     text = json.dumps(head).encode()
     text += b" " * (-len(text) % 8)
     open(spoiled, "wb").write(struct.pack("<Q", len(text)) + text + raw[8 + size:])
+def interrupt_features(*command):
+    """Ctrl-C after the second line about features; its lines go to standard output."""
+    seen, asked = 0, False
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
+                           env={**os.environ, "SHOAL_PROGRESS": "0.05"},
+                           preexec_fn=lambda: signal.signal(signal.SIGINT,
+                                                            signal.SIG_DFL))
+    for line in run.stderr:
+        print(line, end="")
+        seen += "features of " in line
+        if seen == 2 and not asked:
+            run.send_signal(signal.SIGINT)
+            asked = True
+    sys.exit(0 if run.wait() == 130 else f"it ended with {run.returncode}")
+def done(path, which):
+    """Recordings of the first (0) or last (-1) line about features."""
+    lines = [line for line in open(path) if "features of " in line]
+    return int(lines[int(which)].split(":")[2].split()[0])
+def later(before, after):
+    first, second = done(before, -1), done(after, 0)
+    sys.exit(0 if second > first else f"{second} after {first}")
 PYTHON
 tool make good/train 9 1
 tool make good/dev 3 50
@@ -45,23 +66,23 @@ expect "bad ones are skipped" 0 "2 of 2 steps" train b --skip-bad
 expect "eval counts them" 0 '"left_out": 3' shoal eval b --data data/train --cache cache \
     --skip-bad --json
 sed -i 's/$/ E/' data/dev/text
-expect "unknown units" 3 "E is no unit of the model" train c --skip-bad
+expect "unknown units" 3 "E is not a unit of the model" train c --skip-bad
 
 again
 for ((i = 100; i < 125; i++)); do
     for list in wav.scp text utt2spk; do echo "s9-$i s9" >>data/train/$list; done
 done
-expect "those left out are counted" 0 "data/train: 25 of 34 utterances are left out" \
+expect "those left out are counted" 0 "data/train: 25 of 34 utterances are skipped" \
     train many --skip-bad
 check "and how many are named" says "the first 20 are named above"
 check "twenty of them" test "$(grep -c ': s9-1' err)" = 20
-check "of a good part nothing is said" test "$(grep -c "left out" err)" = 1
+check "of a good part nothing is said" test "$(grep -c "are skipped" err)" = 1
 
 # ---- Speeds and joins ------------------------------------------------------------------
 again
 tool short data/train/s1-001.wav 420
 expect "too short at a speed" 3 "s1-001: is too short" train v --set speeds=0.9,1,1.1
-expect "is left out at all of them" 0 "1 of 9 utterances are left out" train short \
+expect "is left out at all of them" 0 "1 of 9 utterances are skipped" train short \
     --skip-bad --set speeds=0.9,1,1.1
 check "and named" says "s1-001: cannot be used at speed 1.1"
 rm data/*/utt2spk
@@ -71,7 +92,7 @@ expect "nothing is joined" 0 "data/train: nothing is joined" train apart --join 
 # ---- Transcripts -----------------------------------------------------------------------
 again
 sed -i '3s/$/ caf\xe9/' data/train/text
-expect "latin1 is named" 3 "s2-002: its transcript is no UTF-8" train t
+expect "latin1 is named" 3 "s2-002: its transcript is not UTF-8" train t
 check "nothing is left of it" absent t
 expect "latin1 is skipped" 0 "2 of 2 steps" train latin --skip-bad
 again
@@ -93,7 +114,7 @@ again
 sed -i 's/$/ AB/' data/train/text
 sed -i 's/$/ BA/' data/dev/text
 rm -rf cache
-expect "words that train has not" 3 "BA is no unit of the model" train w --units words
+expect "words that train has not" 3 "BA is not a unit of the model" train w --units words
 check "what chooses units is named" says "--units and --labels"
 check "before features are made" absent cache/*.features
 expect "letters spell any word" 0 "2 of 2 steps" train w
@@ -106,7 +127,7 @@ check "has pieces of words" grep -q '_A' pieces/best.safetensors
 expect "prints words" 0 "" shoal recognise pieces data/dev/s0-000.wav
 report "a space for _" "$(grep _ out)"
 mv data/train/text data/train/said && mv data/dev/text data/dev/said
-expect "words of another file" 3 "BA is no unit of the model" train w2 --labels said
+expect "words of another file" 3 "BA is not a unit of the model" train w2 --labels said
 
 # ---- A corpus of LibriSpeech's form ----------------------------------------------------
 for part in train-clean-100 dev-clean; do
@@ -123,7 +144,7 @@ expect "no such part" 1 "there is no such folder" $prepare libri data4
 expect "trains on it" 0 "2 of 2 steps" shoal train speech data3 $small --out prepared
 
 # ---- Small things ----------------------------------------------------------------------
-expect "an unknown field" 2 "shoal train speech --print-config shows all" train f \
+expect "an unknown field" 2 "shoal train speech --print-config lists all" train f \
     --set zzzzzzzz=1
 report "lines of help" "$(shoal train --help | awk 'length > 96')"
 
@@ -135,14 +156,14 @@ expect "other speakers are other data" 3 "the checkpoint has data = " train resu
     --resume
 again
 sed -i 's/ A/ E/' data/*/text
-expect "weights of other units" 3 "its speech.units are not those of this training" \
+expect "weights of other units" 3 "its speech.units differ from those of this training" \
     train from --from resumed
 
 # ---- Rates -----------------------------------------------------------------------------
 again
 tool sound data/train/s0-000.wav AB 1 8000
 expect "one of a low rate is bad" 3 "1 of 9 utterances cannot be used" train r
-check "and what takes both is said" says "rate=8000 takes both"
+check "and what takes both is said" says "rate=8000 accepts both"
 tool sound data/train/s0-000.wav AB 1 6000
 expect "one of 6 kHz too" 3 "1 of 9 utterances cannot be used" train r
 
@@ -163,4 +184,28 @@ expect "no room for features" 4 "tight/fbank" no_room
 check "and nothing is left of them" bash -c '[ -z "$(ls -A tight)" ]'
 touch taken
 expect "no folder for features" 4 "taken" train taken full
+check "a run to evaluate" train good-cache evaluated
+evaluate() { shoal eval evaluated --data data/dev --cache "$1"; }
+no_room() (ulimit -f 1 && evaluate tight 2>&1 | cat >&2; exit "${PIPESTATUS[0]}")
+expect "eval: no room for features" 4 "tight/fbank" no_room
+check "and nothing is left of them either" bash -c '[ -z "$(ls -A tight)" ]'
+expect "eval: no folder for features" 4 "taken" evaluate taken
+expect "eval: a folder that cannot be written" 4 "/sys/kernel/fbank" evaluate /sys/kernel
+expect "eval: no such run" 3 "nowhere" shoal eval nowhere --data data/dev
+expect "eval: no such data" 3 "data/nowhere" shoal eval evaluated --data data/nowhere \
+    --cache good-cache
+
+# ---- Interrupted extraction ------------------------------------------------------------
+again
+for ((i = 1000; i < 6000; i++)); do echo "s9-$i s0-000.wav"; done >data/train/wav.scp
+sed 's/ .*/ A B C D/' data/train/wav.scp >data/train/text
+sed 's/ .*/ s9/' data/train/wav.scp >data/train/utt2spk
+extract() { tool interrupt_features "$program" train speech data \
+    ${small/--cache cache/--cache kept} --out stopped >"$1"; }
+check "Ctrl-C while features are extracted" extract first
+check "says what becomes of them" grep -q "the features so far are kept in kept" first
+check "keeps them" bash -c 'ls kept/*.features.part'
+check "and no run" absent stopped
+check "again" extract second
+check "continues from them" tool later first second
 finish

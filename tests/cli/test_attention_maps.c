@@ -1,6 +1,6 @@
-/* Maps of attention: full's weights are a softmax by hand, those of every kind give its
-   outputs and add up to 1, and a layer made by hand of the weights and projections of the
-   first one leads to what the library has for the second. */
+/* Attention maps: full's weights equal a softmax computed here; the weights of every
+   kind reproduce its outputs and sum to 1; and the first layer, computed here from the
+   model's weights and projections, gives the library's inputs of the second. */
 #include "lab/attention_maps.c"
 
 #include <math.h>
@@ -102,7 +102,7 @@ static void weights_of_kinds(void **state) {
     }
 }
 
-/* ---- One layer by hand ------------------------------------------------------------- */
+/* ---- One layer computed here ------------------------------------------------------ */
 
 static const float *values_of(shoal_model *model, const char *name) {
     shoal_parameter one;
@@ -135,7 +135,8 @@ static void norm(shoal_model *model, const char *scale, const char *shift, doubl
         x[i] = (x[i] - mean) / sqrt(square + epsilon) * (double)a[i] + (double)b[i];
 }
 
-/* x [model] of the second layer: that of the first, and what its attention gave. */
+/* x [model] of the second layer, from that of the first and the output of its
+   attention. */
 static void finish_layer(shoal_model *model, double *x, const double *attended) {
 #define FIRST "encoder.layers.0."
     enum { MOST = 512 };
@@ -161,7 +162,7 @@ static void finish_layer(shoal_model *model, double *x, const double *attended) 
          (double)c->epsilon, size, x);
 }
 
-/* What the first layer is given. */
+/* Input of the first layer. */
 static void begin_row(shoal_model *model, int64_t row, int32_t id, int32_t type,
                       double *x) {
     const shoal_model_config *c = shoal_model_settings(model);
@@ -178,7 +179,7 @@ static void from_layer_to_layer(const char *name) {
     static const int32_t ids[COUNT] = {2, 9, 14, 20, 3, 7, 31, 8, 8, 25, 3};
     char path[512];
     int32_t types[COUNT];
-    shoal_model_config config = {.outputs = 1};
+    shoal_model_config config = {.size = sizeof(shoal_model_config), .outputs = 1};
     shoal_model *model;
     const shoal_attention full = kind_of("full");
     snprintf(path, sizeof path, "%s/tests/models/text/%s", SHOAL_SOURCE_DIR, name);

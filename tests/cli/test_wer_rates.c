@@ -1,4 +1,4 @@
-/* Intervals of word error rates against what is known of them. */
+/* Confidence intervals of word error rates, compared with known values. */
 #include "lab/lab.h"
 #include "lab/wer_rates.c"
 
@@ -8,7 +8,7 @@
 
 enum { UTTERANCES = 400 };
 
-/* One utterance in a window, twice over: the second kind is full. */
+/* One utterance per window, repeated per arrangement: the second kind is full. */
 static wer_job make_job(int arrangements) {
     wer_job job = {.utterance_count = UTTERANCES,
                    .kind_count = 2,
@@ -52,9 +52,9 @@ static void rates_are_of_all_words(void **state) {
     drop_job(&job);
 }
 
-/* Errors that come with probability p in each of n utterances of 10 words: the rate's
-   deviation is 10 sqrt(p (1 - p) / n) percent, and the interval 1.96 of it to each side.
-   */
+/* Errors with probability p in each of n utterances of 10 words: the rate's standard
+   deviation is 10 sqrt(p (1 - p) / n) percent, and the interval is 1.96 of it on each
+   side. */
 static void intervals_have_their_size(void **state) {
     wer_job job = make_job(1);
     int wrong = 0;
@@ -86,7 +86,7 @@ static void intervals_are_the_seeds(void **state) {
     drop_job(&job);
 }
 
-/* Both kinds stumble over the same utterances, one of them over one more word in each:
+/* Both kinds have errors in the same utterances, one of them one more error in each:
    the rates are uncertain, their difference is not. */
 static void differences_are_paired(void **state) {
     wer_job job = make_job(1);
@@ -104,8 +104,8 @@ static void differences_are_paired(void **state) {
     drop_job(&job);
 }
 
-/* Hearing every utterance again in another window does not double what is known: the
-   interval is over utterances. */
+/* Repeating every utterance in another window adds no information: the interval is over
+   utterances. */
 static void arrangements_are_no_more_utterances(void **state) {
     wer_job once = make_job(1), often = make_job(5);
     for (int i = 0; i < often.done; i++) {

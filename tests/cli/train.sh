@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Drives shoal train, eval, plot and repro: PROGRAM is $1.
+# Runs shoal train, eval, plot and repro: PROGRAM is $1.
 . "$(dirname "$0")/lib/helpers.sh"
 tools <<'PYTHON'
 # Changes the result of the grid's first cell.
@@ -23,7 +23,7 @@ def remake(old, new, change):
     text = json.dumps(head).encode()
     open(new, "wb").write(struct.pack("<Q", len(text)) + text + data)
 
-# Whether a table or a file of TensorBoard's events has the numbers of a log.
+# Whether a table or a file of TensorBoard events has the numbers of a log.
 def exported(log, path):
     def crc(data):
         crc = 0xffffffff
@@ -101,13 +101,13 @@ same_curve() { # $1 name, $2 $3 folders
     report "$1" "$(diff <(curve "$2") <(curve "$3") | head -5)"
 }
 
-tensors() { # the bytes behind the header of a folder's checkpoint
+tensors() { # the bytes after the header of a folder's checkpoint
     python3 -c "import struct,sys; b = open('$1/checkpoint.safetensors', 'rb').read()
 sys.stdout.buffer.write(b[8 + struct.unpack('<Q', b[:8])[0]:])"
 }
 
 # ---- The command line ------------------------------------------------------------------
-expect "help" 0 "(default: 0.0002)" shoal train --help
+expect "help" 0 "(default: 0.0002;" shoal train --help
 expect "no task" 2 "no task" shoal train
 expect "two tasks" 2 "one task" shoal train copy copy
 expect "unknown task" 2 'there is no task "fly"; tasks: copy' shoal train fly -o x
@@ -144,7 +144,7 @@ report "a line per step" \
     "$([ "$(steps_of whole)" = 40 ] || echo "not 40 lines")"
 report "a line per validation" \
     "$([ "$(grep -c validation_loss whole/log.jsonl)" = 4 ] || echo "not 4 lines")"
-expect "does not overwrite" 2 "already holds a training" train whole --steps 40
+expect "does not overwrite" 2 "already contains a training" train whole --steps 40
 expect "resuming the finished" 0 "40 of 40 steps" train whole --resume
 expect "threads" 0 "test" train threads --steps 40 --threads 3
 same_curve "threads change nothing" whole threads
@@ -173,7 +173,7 @@ shoal train copy --resume --out killed >/dev/null
 report "nothing is left behind" "$(ls -A killed | grep tmp)"
 report "the final weights are the same" "$(cmp <(tensors straight) <(tensors killed))"
 
-# A log that is ahead of its checkpoint, with half a line, is cut back.
+# A log that is ahead of its checkpoint, with an incomplete line, is cut back.
 cp -r straight ahead
 train ahead2 --steps 20 --attention clustered-3 >/dev/null
 cp ahead2/checkpoint.safetensors ahead/
@@ -182,18 +182,18 @@ expect "an early checkpoint" 0 "60 of 60" shoal train copy --resume --out ahead 
     --steps 60
 same_curve "no line twice" straight ahead
 
-# One that ends before its checkpoint was damaged: nothing behind the damage is lost.
+# A log that ends before its checkpoint was damaged: nothing after the damage is removed.
 cp -r straight damaged
 sed -i '11s/.*/{"step": 10, "lo/' damaged/log.jsonl
 cp damaged/log.jsonl damaged.jsonl
 expect "a damaged log" 3 "log.jsonl: line 11 is damaged" shoal train copy --resume \
     --out damaged --steps 70
 report "stays as it is" "$(cmp damaged/log.jsonl damaged.jsonl)"
-wrong_log() { # NAME WORDS SED-SCRIPT: a log so changed is refused and stays
+wrong_log() { # NAME WORDS SED-SCRIPT: a log changed by it is rejected and kept
     sed "$3" straight/log.jsonl >damaged/log.jsonl
     cp damaged/log.jsonl damaged.jsonl
     expect "$1" 3 "$2" shoal train copy --resume --out damaged --steps 70
-    check "$1 says what to do" says "mend the log, or move it away"
+    check "$1 says what to do" says "repair the log, or move it away"
     report "$1 stays" "$(cmp damaged/log.jsonl damaged.jsonl)"
 }
 wrong_log "a hole in the log" "line 20 is of step 23: lines before it are missing" 20,25d
@@ -201,9 +201,9 @@ wrong_log "one step less" "line 30 is of step 28" 30d
 wrong_log "no validation" "comes without the validation of step 20" \
     '/20, "validation_loss/d'
 wrong_log "no last validation" "is missing" '/60, "validation_loss/d'
-wrong_log "a line twice" "or it is there twice" '40{p}'
-wrong_log "the last line twice" "or it is there twice" '${p}'
-wrong_log "a validation twice" "or it is there twice" '/30, "validation_loss/p'
+wrong_log "a line twice" "or it is a duplicate" '40{p}'
+wrong_log "the last line twice" "or it is a duplicate" '${p}'
+wrong_log "a validation twice" "or it is a duplicate" '/30, "validation_loss/p'
 wrong_log "no end" "is missing" '50,$d'
 wrong_log "no configuration" "line 1 is not the configuration" 1d
 wrong_log "two logs in one" "begins another log" '30{r straight/log.jsonl
@@ -293,7 +293,7 @@ report "and misses nothing" "$(diff \
     <(grep -o '"step": [0-9]*, "loss"' interrupted/log.jsonl) \
     <(seq -f '"step": %.0f, "loss"' $more) | head -3)"
 
-# Twice in a row ends at once, but not inside a checkpoint.
+# A second signal ends the program at once, but not inside a checkpoint.
 cat >twice.py <<'PYTHON'
 import os, random, shutil, signal, subprocess, sys, time
 for _ in range(5):
@@ -331,7 +331,7 @@ expect "misspelt kind, before anything is read" 2 "clusterd" shoal eval nowhere 
     --attention full,clusterd-1
 expect "one kind that cannot be" 3 "shared_qk" shoal eval whole --attention full,lsh-1 \
     --batches 1000000
-expect "no picture" 2 "no picture" shoal plot whole
+expect "no picture" 2 "output is missing" shoal plot whole
 expect "no log" 3 "nowhere" shoal plot nowhere -o x.svg
 check "a table" shoal plot whole -o curve.csv
 check "has the log's numbers" tool exported whole/log.jsonl curve.csv
@@ -344,7 +344,7 @@ if shoal plot whole killed -o curves.svg 2>err; then
     report "plot svg" "$(grep -q "<svg" curves.svg || echo "no svg")"
     shoal plot whole -o curves.png
     report "plot png" "$(head -c 4 curves.png | grep -q PNG || echo "no png")"
-    # Pipes and links stay what they are, and permissions too.
+    # Pipes and links are kept, and permissions too.
     mkfifo pipe.svg
     timeout 20 cat pipe.svg >piped.svg & # a pipe that is gone has no writer
     shoal plot whole -o pipe.svg
@@ -395,8 +395,8 @@ expect "wrong field" 2 "steps is" shoal repro copy --out other --set steps=abc
 report "wrong field: no folder" "$([ -e other ] && echo "other is there")"
 for cell in 5 '{}' '{"accuracy": 5}'; do
     echo "{\"cells\": {\"full/3\": $cell}}" >mine/results.json
-    expect "a damaged result: $cell" 3 'cell "full/3" is no result' shoal repro copy \
-        --out mine --show
+    expect "a damaged result: $cell" 3 'cell "full/3" is not a valid result' \
+        shoal repro copy --out mine --show
 done
 pair() {
     shoal repro copy --out pair --set layers=1 --set heads=2 --set head_dim=8 \
@@ -413,7 +413,7 @@ expect "the shared grid is whole" 0 '"finished"' pair --show --json
 check "the shared grid: all cells" json 'all(c["finished"] for c in d["cells"])'
 expect "seeds that are one float" 3 "another seed" pair --seed 123456790
 rm pair/results.json
-expect "a cell of another seed" 3 "has seed = 123456789, and this training has 1" pair
+expect "a cell of another seed" 3 "has seed = 123456789, but this training has 1" pair
 expect "is not taken over" 0 '"finished": false' pair --show --json
 echo no checkpoint >pair/cells/full_L3/checkpoint.safetensors
 expect "a damaged cell" 3 "1 cell failed" pair --seed 123456789
@@ -452,11 +452,11 @@ assert len(d["seconds_per_step"]) == 4 and d["commit"] is not None and d["machin
 expect "a misspelt field of a table" 2 "did you mean layers" shoal repro own.json \
     --out own --set layer=2
 echo '{"axes": []}' >none.json
-expect "no table" 3 'a table has a "task" and "axes"' shoal repro none.json --out none
+expect "no table" 3 'a table needs "task" and "axes"' shoal repro none.json --out none
 if [ -e curves.svg ]; then
     report "heatmaps" \
         "$(grep -q "<svg" grid/copy.svg && [ -s grid/copy.png ] || echo "none")"
-    glyphs() { # ACCURACY: letters in the picture when the first cell has it
+    glyphs() { # ACCURACY: letters in the picture if the first cell has it
         tool accuracy grid/results.json "$1"
         repro --show >/dev/null && grep -o "<use" grid/copy.svg | wc -l
     }

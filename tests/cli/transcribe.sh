@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Drives `shoal transcribe` and `shoal wer` of the program given as $1: a small model with
-# random weights, sounds and damaged files that it makes itself, and the real model where
-# it is there.
+# Runs `shoal transcribe` and `shoal wer` of the program given as $1: a small model with
+# random weights, generated sounds and damaged files, and the real model if it is
+# available.
 . "$(dirname "$0")/lib/helpers.sh"
 
 if shoal transcribe --help 2>&1 | grep -q "built without"; then
@@ -9,98 +9,14 @@ if shoal transcribe --help 2>&1 | grep -q "built without"; then
     finish
 fi
 
-tools <<'PYTHON'
-WIDTH, HEADS, LAYERS, TEXT, MELS = 8, 2, 1, 24, 80
-
-# model NAME [VOCABULARY]: ggml, halves
-def model(name, vocabulary="51865"):
-    vocabulary, draw = int(vocabulary), random.Random(3)
-    out = open(name, "wb")
-    ints = lambda *v: out.write(struct.pack("<%di" % len(v), *v))
-    def tensor(key, shape, spread, centre=0.0, half=True):
-        ints(len(shape), len(key), int(half), *reversed(shape))
-        out.write(key.encode())
-        count = math.prod(shape)
-        few = [draw.gauss(centre, spread) for _ in range(min(count, 5003))]
-        values = (few * (count // len(few) + 1))[:count]
-        out.write(struct.pack("<%d%s" % (count, "e" if half else "f"), *values))
-    def vector(key, size, centre=0.0):
-        tensor(key, [size], 0.1, centre, False)
-    def linear(key, inputs, outputs, bias=True):
-        tensor(key + ".weight", [outputs, inputs], inputs ** -0.5)
-        if bias:
-            vector(key + ".bias", outputs)
-    def norm(key):
-        vector(key + ".weight", WIDTH, 1.0)
-        vector(key + ".bias", WIDTH)
-    def attention(key):
-        for part in ("query", "key", "value", "out"):
-            linear("%s.%s" % (key, part), WIDTH, WIDTH, part != "key")
-    ints(0x67676d6c, vocabulary, 1500, WIDTH, HEADS, LAYERS, TEXT, WIDTH, HEADS, LAYERS,
-         MELS, 1, MELS, 201)
-    out.write(struct.pack("<%df" % (MELS * 201),
-                          *[0.01 if abs(b - 2 * m) < 3 else 0.0
-                            for m in range(MELS) for b in range(201)]))
-    words = 50256 + (vocabulary > 51864)
-    ints(words)
-    for i in range(words):
-        text = bytes([i]) if i < 256 else b" w%d" % i
-        ints(len(text))
-        out.write(text)
-    for key, inputs in (("conv1", MELS), ("conv2", WIDTH)):
-        tensor("encoder.%s.weight" % key, [WIDTH, inputs, 3], 0.1)
-        tensor("encoder.%s.bias" % key, [WIDTH, 1], 0.1, 0.0, False)
-    tensor("encoder.positional_embedding", [1500, WIDTH], 0.3, 0.0, False)
-    tensor("decoder.positional_embedding", [TEXT, WIDTH], 0.3, 0.0, False)
-    tensor("decoder.token_embedding.weight", [vocabulary, WIDTH], 0.5)
-    for side in ("encoder", "decoder"):
-        for i in range(LAYERS):
-            block = "%s.blocks.%d." % (side, i)
-            norm(block + "attn_ln")
-            attention(block + "attn")
-            if side == "decoder":
-                norm(block + "cross_attn_ln")
-                attention(block + "cross_attn")
-            norm(block + "mlp_ln")
-            linear(block + "mlp.0", WIDTH, 4 * WIDTH)
-            linear(block + "mlp.2", 4 * WIDTH, WIDTH)
-    norm("encoder.ln_post")
-    norm("decoder.ln")
-    out.close()
-
-# wav NAME SECONDS [CHANNELS RATE]: 16-bit, a voice whose pitch and formant glide, four
-# syllables a second
-def wav(name, seconds, channels="1", rate="16000"):
-    channels, rate = int(channels), int(rate)
-    count = int(float(seconds) * rate)
-    draw = random.Random(name)
-    def tone(i):
-        at, inside = i / rate, i / rate % 0.25
-        pitch, formant = 120 + 60 * inside, 500 + 1800 * inside
-        phase = 2 * math.pi * (120 * at + 30 * inside * inside)
-        return 3000 * max(0, math.sin(math.pi * inside / 0.2)) * sum(
-            math.sin(h * phase) / (1 + ((h * pitch - formant) / 300) ** 2)
-            for h in range(1, 9))
-    values = [int(tone(i) + draw.gauss(0, 20))
-              for i in range(count) for _ in range(max(channels, 1))]
-    body = struct.pack("<%dh" % len(values), *values)
-    raw_wav(name, 1, channels, rate, 16, body)
-
-def raw_wav(name, form, channels, rate, bits, body):
-    block = channels * bits // 8
-    head = struct.pack("<HHIIHH", form, channels, rate, rate * block, block, bits)
-    with open(name, "wb") as out:
-        out.write(b"RIFF" + struct.pack("<I", 36 + len(body)) + b"WAVEfmt " +
-                  struct.pack("<I", 16) + head + b"data" + struct.pack("<I", len(body)))
-        out.write(body)
-
+cat "$lib/whisper.py" - <<'PYTHON' | tools
 def zero_wav(name, seconds):
     raw_wav(name, 1, 1, 16000, 16, bytes(32000 * int(seconds)))
 
 def nan_wav(name):
     raw_wav(name, 3, 1, 16000, 32, struct.pack("<3f", 0.0, math.nan, 0.0) * 2000)
 
-# only FILE KEY: of its JSON, without what is timed
+# only FILE KEY: part of its JSON, without times
 def only(name, key):
     for one in json.load(open(name))[key]:
         print({k: v for k, v in sorted(one.items()) if "seconds" not in k and
@@ -118,7 +34,7 @@ def spoil(name, to, key):
     bytes[begin:begin + 4] = struct.pack("<f", math.nan)
     open(to, "wb").write(bytes)
 
-# cues FILE WIDTH LINES: what is wrong with a file of cues; their text in FILE.joined
+# cues FILE WIDTH LINES: problems of a file of cues; writes their text to FILE.joined
 def cues(name, width, lines):
     before, joined = 0.0, []
     seconds = lambda at: sum(60 ** i * float(part) for i, part in enumerate(
@@ -187,16 +103,16 @@ expect "a text over its recording, by a link" 2 "would overwrite the input talk.
 expect "a text over the model" 2 "would overwrite the input small.bin" \
     shoal transcribe other.wav -m small.bin --out beside
 report "recordings stay" "$(cmp speech.txt talk.wav; cmp beside/talk.txt talk.wav)"
-expect "a file for a folder" 4 "is a file; name a folder" shoal transcribe talk.wav \
+expect "a file for a folder" 4 "is a file; give a folder" shoal transcribe talk.wav \
     -m small.bin --out small.bin
 expect "no name for a folder" 2 "--out is empty" shoal transcribe talk.wav -m small.bin \
     --out ''
 cp talk.wav silent.wav
 tool put silent.wav 24 0
-expect "no samples per second" 3 "0 samples per second" shoal transcribe silent.wav \
+expect "no samples per second" 3 "a sample rate of 0" shoal transcribe silent.wav \
     -m small.bin
 
-# ---- Forms ---------------------------------------------------------------------------
+# ---- Formats -------------------------------------------------------------------------
 check "text" say talk.wav
 check "the factor stands on stderr" grep -q "real-time factor" err
 cp out text
@@ -209,15 +125,15 @@ check "quiet" bash -c \
 check "without a standard error" bash -c \
     "'$program' transcribe talk.wav -m small.bin --no-fallback 2>&- | cmp - text"
 cp talk.wav counted.wav
-tool put counted.wav 4 "$(stat -c %s talk.wav)" # the whole file, not what is behind it
+tool put counted.wav 4 "$(stat -c %s talk.wav)" # the size of the file, not of the audio
 check "a size that counts itself" bash -c \
     "'$program' transcribe counted.wav -m small.bin --no-fallback -q | cmp - text"
 tool spoil small.bin spoilt.bin encoder.ln_post.weight
 expect "an encoder that gives NaN" 3 "NaN" shoal transcribe talk.wav -m spoilt.bin
 tool spoil small.bin spoilt.bin decoder.ln.weight
-expect "a decoder that gives NaN" 3 "decoder gives NaN" shoal transcribe talk.wav \
+expect "a decoder that gives NaN" 3 "outputs are NaN" shoal transcribe talk.wav \
     -m spoilt.bin
-expect "and with beams" 3 "decoder gives NaN" shoal transcribe talk.wav -m spoilt.bin -b 3
+expect "and with beams" 3 "outputs are NaN" shoal transcribe talk.wav -m spoilt.bin -b 3
 check "json" say talk.wav -f json -l en
 check "json has what it should" json "d['language'] == 'en' and
     abs(d['duration'] - 4) < 1e-6 and d['windows'] >= 1 and d['task'] == 'transcribe' and
@@ -277,7 +193,7 @@ done
 expect "a missing recording" 3 "nowhere" shoal transcribe nowhere.flac -m small.bin
 check "nothing was written for any of them" bash -c "[ -z \"\$(ls never)\" ]"
 
-cp talk.wav claims.wav && tool put claims.wav 40 256000 # twice what there is
+cp talk.wav claims.wav && tool put claims.wav 40 256000 # twice the actual size
 expect "a WAV that announces more than it has" 3 "4.00 of the 8.00 seconds" \
     shoal transcribe claims.wav -m small.bin --no-fallback -o never
 check "is taken as it is when asked" bash -c \
@@ -302,7 +218,7 @@ for more in "" --no-fallback --no-timestamps; do
 done
 check "its summary" grep -q "no speech" err
 
-# ---- Words, forms, parts, standard input ---------------------------------------------
+# ---- Words, formats, parts, standard input -------------------------------------------
 check "words in json" run transcribe talk.wav -m small.bin -f json --words
 check "have times and probabilities" json "all('words' in s for s in d['segments']) and
     all(0 <= w['start'] <= w['end'] <= 4.1 and 0 < w['probability'] <= 1 and w['word']
@@ -331,7 +247,7 @@ check "into a folder" bash -c "'$program' transcribe - -m small.bin -o texts <ta
     [ -e texts/stdin.txt ]"
 expect "empty standard input" 3 "samples" bash -c \
     "'$program' transcribe - --rate 16000 -m small.bin </dev/null"
-expect "standard input that is no sound" 3 "standard input: is no recording" bash -c \
+expect "standard input that is no sound" 3 "standard input: is not a readable" bash -c \
     "'$program' transcribe - -m small.bin <small.bin"
 check "in one sentence, of a name" bash -c \
     "! grep -F -e '.;' -e /proc/ err && grep -qF 'ffmpeg -i - -ar' err"
@@ -353,7 +269,7 @@ expect "a text beyond a limit of size" 4 "File too large" bash -c \
 check "leaves nothing" bash -c "[ -z \"\$(ls -A limited)\" ]"
 expect "a rate without samples" 2 "standard input" shoal transcribe talk.wav \
     -m small.bin --rate 8000
-expect "standard input twice" 2 "once" shoal transcribe - - -m small.bin
+expect "standard input twice" 2 "given twice" shoal transcribe - - -m small.bin
 check "a part" run transcribe talk.wav -m small.bin -f json --offset 1 --duration 2
 check "lies there" json "abs(d['duration'] - 2) < 0.02 and
     all(1 <= s['start'] <= s['end'] <= 3.01 for s in d['segments'])"
@@ -369,11 +285,11 @@ printf 'no sound' >talk.xyz
 expect "a format that is not read" 3 "ffmpeg -i talk.xyz -ar 16000 -ac 1 out.wav" \
     shoal transcribe talk.xyz -m small.bin
 
-# ---- Attention that takes the queries as keys ----------------------------------------
+# ---- Kinds that use the queries as keys -----------------------------------------------
 for kind in lsh-4 shared-full; do
-    expect "$kind is refused" 2 "keys of its own" shoal transcribe talk.wav \
+    expect "$kind is refused" 2 "separate keys" shoal transcribe talk.wav \
         -m small.bin -a $kind
-    expect "$kind is refused by wer" 2 "keys of its own" shoal wer a -m small.bin \
+    expect "$kind is refused by wer" 2 "separate keys" shoal wer a -m small.bin \
         -a full,$kind
     check "$kind can be forced" say talk.wav -a $kind --force
 done
@@ -390,7 +306,7 @@ done
 for field in 0 1 2 3 4 5 6 7 8 9 10 11 12 13; do
     for value in -1 0 7 2147483647; do
         cp small.bin bad.bin && tool put bad.bin $((4 * field)) "$value"
-        # Legal kinds of files: each tensor says its own.
+        # Valid types of files: each tensor has its own.
         case $field.$value in 11.0 | 11.7) continue ;; esac
         expect "model with field $field = $value" 3 "bad.bin" shoal transcribe talk.wav \
             -m bad.bin
@@ -483,7 +399,7 @@ if [ -e "$data/models/ggml-tiny.bin" ] && [ -e "$data/speech/transcripts.txt" ];
     fisher=$data/speech/1088-134315-0043.flac
     hear() { shoal transcribe "$fisher" -m "$data/models/ggml-tiny.bin" -l en -q "$@"; }
     expect "real: an attention that is far off is told" 0 \
-        "shoal and auto keep the words" hear -a i-clustered-100
+        "shoal or auto, which keep the words" hear -a i-clustered-100
     hear -f srt >two.srt
     hear -f srt --max-line-width 25 --max-line-count 1 >one.srt
     hear -f srt --max-line-width 0 >long.srt

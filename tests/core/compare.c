@@ -1,4 +1,4 @@
-/* The library's results against the exact formulas. */
+/* Compares the library's results with the exact formulas. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -12,11 +12,11 @@
 #include "support.h"
 
 static const double FORWARD_TOLERANCE = 1e-5, GRADIENT_TOLERANCE = 1e-4;
-/* Errors are relative to the largest exact entry. Where a softmax has nearly
-   or wholly settled on one key its gradient is what is left when terms of order 1
-   cancel, and rounding is that of the terms. */
+/* Errors are relative to the largest exact entry. If a softmax has nearly converged to
+   one key, its gradient is the difference of terms of order 1, and its rounding error
+   is that of the terms. */
 static const double SETTLED = 1e-9, ALL_TERMS = 1, FEW_TERMS = 5e-2;
-/* Scores closer than this may come out in either order. */
+/* Scores closer than this may be ordered either way. */
 static const double SCORE_ROUNDING = 2e-5;
 
 /* ---- One head in double precision ---------------------------------------------- */
@@ -42,7 +42,7 @@ exact_head *case_head(const attention_case *c, shoal_plan *plan, int64_t b, int6
     return head;
 }
 
-/* ---- How far two tensors are apart --------------------------------------------- */
+/* ---- Differences of tensors ------------------------------------------------------- */
 
 typedef struct {
     double largest, error; /* over all exact entries; of the difference */
@@ -75,7 +75,7 @@ static void check_deviation(deviation d, double tolerance, const char *name,
 
 /* ---- Forward and backward ------------------------------------------------------ */
 
-/* Rounding could change which keys the query kept for itself. */
+/* Whether rounding could change the query's own choice of keys. */
 static bool is_undecided(const exact_head *head) {
     return head->margin < SCORE_ROUNDING;
 }
@@ -121,8 +121,8 @@ void check_forward(const attention_case *c, shoal_plan *plan) {
     check_forward_within(c, plan, FORWARD_TOLERANCE);
 }
 
-/* Gradients of one head: dq [N][D] of its own; dk [S][D] and dv [S][Dv] are added to, as
-   several query heads add up in one key/value head. */
+/* Gradients of one head: sets dq [N][D]; adds to dk [S][D] and dv [S][Dv], because
+   several query heads share a key/value head. */
 static void add_gradients(const attention_case *c, shoal_plan *plan, int64_t b, int64_t h,
                           double *dq, double *dk, double *dv) {
     exact_head *head = case_head(c, plan, b, h);
@@ -163,7 +163,7 @@ void check_gradients(const attention_case *c, shoal_plan *plan) {
         check_deviation(totals[i], GRADIENT_TOLERANCE, names[i], c);
 }
 
-/* dbias [N][S] and its sum over the queries, dkey_bias [S]; what is not live is 0. */
+/* dbias [N][S] and its sum over the queries, dkey_bias [S]; padding is 0. */
 static void exact_dbias(const attention_case *c, shoal_plan *plan, int64_t b, int64_t h,
                         double *dbias, double *dkey_bias) {
     exact_head *head = case_head(c, plan, b, h);
@@ -203,9 +203,10 @@ void check_dbias(const attention_case *c, shoal_plan *plan) {
     check_deviation(of_keys, GRADIENT_TOLERANCE, "dkey_bias", c);
 }
 
-/* ---- Groups and top keys ------------------------------------------------------- */
+/* ---- Clusters and exact keys ------------------------------------------------------ */
 
-/* The attention with the numbers that sequence b has by its own sizes. */
+/* The attention with the numbers that the library chooses for the sizes of sequence
+   b. */
 static shoal_attention numbers_of(const attention_case *c, const shoal_plan *plan,
                                   int64_t b) {
     shoal_attention picked;
@@ -213,7 +214,7 @@ static shoal_attention numbers_of(const attention_case *c, const shoal_plan *pla
     problem.queries = c->query_lengths[b];
     problem.keys = c->key_lengths[b];
     assert_int_equal(shoal_plan_picked(plan, NULL, &picked), SHOAL_OK);
-    return c->spec.attention.kind == SHOAL_SHOAL
+    return c->spec.attention.kind == SHOAL_KIND_SHOAL
                ? sh_attention_resolve(&c->spec.attention, &problem)
                : picked;
 }
@@ -239,8 +240,8 @@ static void check_groups_of_head(const attention_case *c, int32_t clusters,
 }
 
 void check_groups(const attention_case *c, shoal_plan *plan) {
-    const int32_t *groups = shoal_plan_groups(plan, NULL);
-    if (!facts_of(c->spec.attention.kind)->has_groups) {
+    const int32_t *groups = shoal_plan_clusters(plan, NULL);
+    if (!facts_of(c->spec.attention.kind)->has_clusters) {
         assert_null(groups);
         return;
     }
@@ -252,8 +253,7 @@ void check_groups(const attention_case *c, shoal_plan *plan) {
     }
 }
 
-/* top: [topk]; scores: [S], the centroid's. Marks the keys that it names in `chosen`,
-   [S]. */
+/* top: [topk]; scores: [S], the centroid's. Marks the keys in top in `chosen`, [S]. */
 static void check_top_order(const exact_head *head, const int32_t *top,
                             const double *scores, bool *chosen) {
     for (int64_t rank = 0; rank < head->attention.topk; rank++) {
@@ -273,7 +273,7 @@ static void check_top_of_group(exact_head *head, int32_t group) {
     double *scores = test_memory(head->keys, sizeof *scores), worst = INFINITY;
     bool *chosen = test_memory(head->keys, sizeof *chosen);
     const int32_t *top = head->top_keys + group * head->attention.topk;
-    if (exact_centroid(head, group) > 1) { /* one member needs none */
+    if (exact_centroid(head, group) > 1) { /* trivial for one member */
         for (int64_t l = 0; l < head->keys; l++)
             scores[l] = exact_score(head, head->centroid, l);
         check_top_order(head, top, scores, chosen);
@@ -289,9 +289,22 @@ static void check_top_of_group(exact_head *head, int32_t group) {
     free(chosen);
 }
 
-/* A block's exact keys: all different, as many as there can be. */
-static void check_own_keys(exact_head *head, int64_t wanted) {
+/* A block's exact keys: all different, as many as there can be; where the number is by
+   the sizes, half of it for all blocks of a head where attention is spread. */
+static void check_own_keys(exact_head *head, int64_t wanted, bool by_size) {
     const int64_t topk = head->attention.topk;
+    for (int64_t i = 0; i < head->queries && head->keys > 0 && by_size; i++) {
+        int64_t count = 0;
+        exact_row(head, i);
+        while (count < topk && head->own_keys[i * topk + count] >= 0)
+            count++;
+        if (count > 0) {
+            assert_in_range(count, wanted / 2 < head->keys ? wanted / 2 : head->keys,
+                            wanted);
+            wanted = count;
+            break;
+        }
+    }
     bool *chosen = test_memory(head->keys, sizeof *chosen);
     for (int64_t i = 0; i < head->queries && head->keys > 0; i++) {
         const bool alone = exact_centroid(head, head->groups[i]) == 1;
@@ -317,7 +330,8 @@ static void check_blocks(const attention_case *c, shoal_plan *plan) {
     for (int64_t b = 0; b < c->spec.batch; b++)
         for (int64_t h = 0; h < c->spec.heads; h++) {
             exact_head *head = case_head(c, plan, b, h);
-            check_own_keys(head, numbers_of(c, plan, b).topk);
+            check_own_keys(head, numbers_of(c, plan, b).topk,
+                           c->spec.attention.topk == SHOAL_BY_SIZE);
             exact_destroy(head);
         }
 }
@@ -345,7 +359,7 @@ void check_top_keys(const attention_case *c, shoal_plan *plan) {
 
 void check_everything(const attention_case *c, shoal_plan *plan) {
     check_groups(c, plan);
-    if (!c->key_bias) /* which hides some of the keys that would be there */
+    if (!c->key_bias) /* a key bias hides some of the keys */
         check_top_keys(c, plan);
     check_forward(c, plan);
     check_gradients(c, plan);

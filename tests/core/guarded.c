@@ -12,7 +12,7 @@ enum { GUARD = 0xa5, GUARD_BYTES = 64, ALIGNMENT = 64, MOST_BLOCKS = 16 };
 
 static struct {
     unsigned char *start;
-    size_t bytes; /* between the guards; 0: an input, which has none */
+    size_t bytes; /* between the guards; 0 for an input, which has none */
 } blocks[MOST_BLOCKS];
 static int block_count;
 

@@ -1,4 +1,4 @@
-#define _POSIX_C_SOURCE 200809L /* barriers */
+#define _POSIX_C_SOURCE 200809L /* for barriers */
 #include "hub.h"
 
 #include <pthread.h>
@@ -36,7 +36,7 @@ static shoal_status sum(shoal_transport *public, shoal_sum_type type, int64_t co
     member *self = (member *)public;
     hub *all = self->all;
     uint32_t *total = test_memory(count, sizeof *total);
-    if (type != SHOAL_SUM_INT32)
+    if (type != SHOAL_SUM_TYPE_INT32)
         abort();
     all->given[public->rank] = values;
     pthread_barrier_wait(&all->all);

@@ -1,7 +1,7 @@
-/* What the checks of a list of kernels share. Before it, a test names what it checks:
- *     KERNEL_LIST          the list
- *     checked_kernels      the type of its tables
- *     KERNELS_AT(index)    the table of an instruction set, 0 the scalar one */
+/* Shared by the checks of kernel lists. A test defines before including it:
+   KERNEL_LIST          the list
+   checked_kernels      the type of its tables
+   KERNELS_AT(index)    the table of an instruction set, 0 for the scalar one */
 #ifndef SHOAL_TESTS_KERNEL_CHECKS_H
 #define SHOAL_TESTS_KERNEL_CHECKS_H
 
@@ -22,7 +22,7 @@ KERNEL_LIST(DECLARE_CHECK)
         walks;                                                                           \
     }
 
-/* For kernels whose sums have one order on every instruction set. */
+/* For kernels whose sums have the same order on every instruction set. */
 static inline void compare_bits(float_pair pair, const char *what,
                                 const checked_kernels *kernels) {
     bytes_compare(pair.expected, pair.actual, pair.count * sizeof(float), what,
@@ -59,7 +59,7 @@ static void on_every_table(check_function *check) {
     }
 }
 
-/* The list's cases. */
+/* One test case per kernel of the list. */
 #define TEST_OF(name, arguments)                                                         \
     static void name(void **state) {                                                     \
         (void)state;                                                                     \

@@ -32,7 +32,7 @@ uint64_t test_hash(uint64_t seed, uint64_t stream, uint64_t counter) {
     return x * UINT64_C(0xd6e8feb86659fd93) ^ (x >> 31);
 }
 
-/* The sum of four uniform numbers, brought to variance 1. */
+/* The sum of four uniform numbers, scaled to variance 1. */
 double test_normal(uint64_t bits) {
     double sum = 0;
     for (int part = 0; part < 4; part++)
@@ -61,7 +61,7 @@ void tensor_guard(const tensor *t) {
         memcpy(t->data + i, &GUARD, sizeof GUARD);
 }
 
-/* Elements up to the last one that shape and strides name. */
+/* Number of elements up to the last one addressed by shape and strides. */
 static int64_t tensor_extent(const tensor *t) {
     int64_t batch = t->offsets ? 1 : t->batch;
     int64_t positions = t->offsets ? t->offsets[t->batch] : t->positions;
@@ -104,7 +104,7 @@ void tensor_destroy(tensor *t) {
     t->data = NULL;
 }
 
-/* Live elements only; what they hold depends on where they are, not on the layout. */
+/* Fills valid elements only; values depend on the index, not on the layout. */
 static void tensor_fill(const tensor *t, const int64_t *lengths, uint64_t seed,
                         uint64_t stream) {
     for (int64_t b = 0; b < t->batch; b++)
@@ -168,7 +168,7 @@ void check_identical(const tensor *a, const tensor *b, const int64_t *lengths,
 
 /* ---- Cases --------------------------------------------------------------------- */
 
-/* [batch]: everything live, or lengths from 0 to the longest, which at least one has. */
+/* [batch]: all valid, or lengths from 0 to the longest, which occurs at least once. */
 static int64_t *lengths_of(const case_spec *spec, int64_t longest, uint64_t stream) {
     int64_t *lengths = test_memory(spec->batch, sizeof *lengths);
     for (int64_t b = 0; b < spec->batch; b++) {
@@ -179,7 +179,7 @@ static int64_t *lengths_of(const case_spec *spec, int64_t longest, uint64_t stre
     return lengths;
 }
 
-/* Where packed sequences begin; with gaps, the first one starts late. */
+/* Offsets of packed sequences; with gaps, the first one starts late. */
 static int64_t *offsets_of(const case_spec *spec, const int64_t *lengths) {
     int64_t *offsets = test_memory(spec->batch + 1, sizeof *offsets);
     offsets[0] = spec->layout == LAYOUT_PACKED_GAPS ? 2 : 0;
@@ -228,7 +228,7 @@ static shoal_pair_strides pair_strides(const case_spec *s, pair_layout layout) {
     return strides;
 }
 
-/* Elements up to the last one that shape and strides name. */
+/* Number of elements up to the last one addressed by shape and strides. */
 static int64_t pair_extent(const case_spec *s, const shoal_pair_strides *strides) {
     if (case_pairs(s) == 0)
         return 0;
@@ -236,7 +236,7 @@ static int64_t pair_extent(const case_spec *s, const shoal_pair_strides *strides
            (s->queries - 1) * strides->query + (s->keys - 1) * strides->key + 1;
 }
 
-/* One query in eleven sees nothing, where rows are of queries. */
+/* One query in eleven sees no key, if rows depend on queries. */
 static bool pair_is_hidden(const case_spec *s, const shoal_pair_strides *strides,
                            int64_t at, uint64_t stream) {
     const int64_t row = strides->query > 1 ? at / strides->query : at;
@@ -255,6 +255,13 @@ static shoal_strides key_bias_strides(const case_spec *s) {
     return strides;
 }
 
+/* A case is copied, so that its strides lie elsewhere. */
+static const shoal_strides *keep_strides(attention_case *c, int at,
+                                         shoal_strides strides) {
+    c->strides[at] = strides;
+    return &c->strides[at];
+}
+
 static void create_key_bias(attention_case *c) {
     const case_spec *s = &c->spec;
     const shoal_strides strides = key_bias_strides(s);
@@ -266,7 +273,7 @@ static void create_key_bias(attention_case *c) {
     }
     c->inputs.key_bias = c->key_bias;
     if (s->key_bias != PAIRS_WHOLE)
-        c->inputs.key_bias_strides = strides;
+        c->inputs.key_bias_strides = keep_strides(c, 4, strides);
     const int64_t gradients = s->batch * s->heads * s->keys;
     c->dkey_bias = test_memory(gradients, sizeof *c->dkey_bias);
     for (int64_t i = 0; i < gradients; i++)
@@ -286,8 +293,8 @@ static void create_masks(attention_case *c) {
                               ? -INFINITY
                               : (float)test_normal(test_hash(s->seed, 52, (uint64_t)at));
         c->inputs.bias = c->bias;
-        c->inputs.bias_strides = s->bias == PAIRS_WHOLE ? (shoal_pair_strides){0}
-                                                        : strides;
+        c->pair_strides[0] = strides;
+        c->inputs.bias_strides = s->bias == PAIRS_WHOLE ? NULL : &c->pair_strides[0];
     }
     if (s->mask) {
         const shoal_pair_strides strides = pair_strides(s, s->mask);
@@ -296,8 +303,8 @@ static void create_masks(attention_case *c) {
         for (int64_t at = 0; at < count; at++)
             c->mask[at] = !pair_is_hidden(s, &strides, at, 53);
         c->inputs.mask = c->mask;
-        c->inputs.mask_strides = s->mask == PAIRS_WHOLE ? (shoal_pair_strides){0}
-                                                        : strides;
+        c->pair_strides[1] = strides;
+        c->inputs.mask_strides = s->mask == PAIRS_WHOLE ? NULL : &c->pair_strides[1];
     }
     c->inputs.dropout_seed = s->seed;
     if (has_masks(s))
@@ -328,7 +335,8 @@ static void describe_problem(attention_case *c) {
     const case_spec *s = &c->spec;
     bool packed = s->layout == LAYOUT_PACKED || s->layout == LAYOUT_PACKED_GAPS;
     bool defaults = s->layout == LAYOUT_CONTIGUOUS || s->layout == LAYOUT_PACKED;
-    c->problem = (shoal_problem){.batch = s->batch,
+    c->problem = (shoal_problem){.size = sizeof(shoal_problem),
+                                 .batch = s->batch,
                                  .heads = s->heads,
                                  .kv_heads = s->kv_heads,
                                  .queries = s->queries,
@@ -340,25 +348,28 @@ static void describe_problem(attention_case *c) {
                                  .causal = s->causal,
                                  .dropout = s->dropout};
     if (!defaults) {
-        c->problem.q = c->q.strides;
-        c->problem.k = c->k.strides;
-        c->problem.v = c->v.strides;
-        c->problem.out = c->out.strides;
+        c->problem.q_strides = keep_strides(c, 0, c->q.strides);
+        c->problem.k_strides = keep_strides(c, 1, c->k.strides);
+        c->problem.v_strides = keep_strides(c, 2, c->v.strides);
+        c->problem.out_strides = keep_strides(c, 3, c->out.strides);
     }
     bool lengths = s->ragged && !packed;
     bool shared = facts_of(s->attention.kind)->keys_are_queries;
-    c->inputs = (shoal_inputs){.q = c->q.data,
+    c->inputs = (shoal_inputs){.size = sizeof(shoal_inputs),
+                               .q = c->q.data,
                                .k = shared ? NULL : c->k.data,
                                .v = c->v.data,
                                .query_lengths = lengths ? c->query_lengths : NULL,
                                .key_lengths = lengths ? c->key_lengths : NULL,
                                .query_offsets = c->query_offsets,
                                .key_offsets = c->key_offsets,
-                               .groups = c->groups};
+                               .clusters = c->groups};
 }
 
 attention_case case_create(const case_spec *spec) {
     attention_case c = {.spec = *spec};
+    c.strides = test_memory(5, sizeof *c.strides);
+    c.pair_strides = test_memory(2, sizeof *c.pair_strides);
     bool packed = spec->layout == LAYOUT_PACKED || spec->layout == LAYOUT_PACKED_GAPS;
     bool shared = facts_of(spec->attention.kind)->keys_are_queries;
     if (shared) {
@@ -401,6 +412,8 @@ void case_destroy(attention_case *c) {
     free(c->dbias);
     free(c->key_bias);
     free(c->dkey_bias);
+    free(c->strides);
+    free(c->pair_strides);
 }
 
 int64_t case_kv_heads(const attention_case *c) {
@@ -468,7 +481,8 @@ void case_forward(shoal_plan *plan, attention_case *c) {
 }
 
 void case_backward(shoal_plan *plan, attention_case *c) {
-    shoal_gradients gradients = {.out = c->out.data,
+    shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                 .out = c->out.data,
                                  .dout = c->dout.data,
                                  .dq = c->dq.data,
                                  .dk = c->dk.data,
@@ -492,7 +506,7 @@ void case_run_on(const char *isa, int threads, attention_case *c) {
     c->plan = case_run(c->context, c);
 }
 
-/* dk belongs to nobody where the keys are the queries: it is 0 from end to end. */
+/* dk is 0 everywhere if the kind uses the queries as keys. */
 void case_check_surroundings(const attention_case *c) {
     int64_t *none = test_memory(c->spec.batch, sizeof *none);
     bool shared = facts_of(c->spec.attention.kind)->keys_are_queries;
@@ -521,13 +535,21 @@ void case_check_identical(const attention_case *a, const attention_case *b) {
 
 static bool isa_runs(const char *isa) {
     shoal_context *context = NULL;
-    bool runs = shoal_context_create(&(shoal_options){.isa = isa}, &context) == SHOAL_OK;
+    bool runs =
+        shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .isa = isa},
+                             &context) == SHOAL_OK;
     shoal_context_destroy(context);
     return runs;
 }
 
 const char *test_isa(int index) {
     static const char *const all[] = {"scalar", "avx2", "avx512", "neon"};
+#if defined(__SANITIZE_THREAD__)
+    /* Races are the same on every instruction set; the fastest takes seconds. */
+    for (int64_t i = COUNT_OF(all) - 1; i >= 0; i--)
+        if (isa_runs(all[i]))
+            return index == 0 ? all[i] : NULL;
+#endif
     for (int64_t i = 0; i < COUNT_OF(all); i++)
         if (isa_runs(all[i]) && index-- == 0)
             return all[i];
@@ -536,7 +558,9 @@ const char *test_isa(int index) {
 
 shoal_context *test_context(const char *isa, int threads) {
     shoal_context *context = NULL;
-    shoal_options options = {.isa = isa, .threads = threads};
+    shoal_options options = {.size = sizeof(shoal_options),
+                             .isa = isa,
+                             .threads = threads};
     if (shoal_context_create(&options, &context) != SHOAL_OK)
         fail_msg("no context for %s: %s", isa ? isa : "the default instruction set",
                  context ? shoal_context_message(context) : "out of memory");
@@ -557,8 +581,8 @@ static void set_number(int32_t *field, int32_t number) {
         *field = number;
 }
 
-/* The spelling with an option behind it; false where the kind has no such option, or has
-   it anyway. */
+/* The spelling with an added option; false if the kind does not have it, or has it
+   already. */
 static bool spell_kind(const shoal_attention *kind, const char *option, char text[160]) {
     shoal_context *context = test_context("scalar", 1);
     shoal_attention parsed;
@@ -613,7 +637,7 @@ const char *test_data(const char *name) {
     return path;
 }
 
-/* ---- An allocator that counts, and fails when told to -------------------------- */
+/* ---- An allocator that counts and can fail ---------------------------------------- */
 
 static void *counting_allocate(void *user, size_t bytes) {
     counting_allocator *allocator = user;
@@ -634,7 +658,8 @@ static void counting_release(void *user, void *block) {
 }
 
 shoal_options counting_options(counting_allocator *allocator) {
-    return (shoal_options){.allocate = counting_allocate,
+    return (shoal_options){.size = sizeof(shoal_options),
+                           .allocate = counting_allocate,
                            .release = counting_release,
                            .user = allocator};
 }

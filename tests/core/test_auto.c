@@ -1,5 +1,5 @@
-/* auto: what it picks, that it is then that kind to the bit, and who decides. */
-#define _POSIX_C_SOURCE 200809L /* setenv */
+/* auto: which kind it picks, and that the result has the bits of that kind. */
+#define _POSIX_C_SOURCE 200809L /* for setenv */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,17 +11,18 @@
 
 enum { HEADS = 2, DIM = 16 };
 
-/* Queries in loose groups, as a model's are, or pure noise; keys and values are noise. */
+/* Queries in loose clusters, as in a model, or noise; keys and values are noise. */
 typedef struct {
     shoal_problem problem;
     shoal_inputs inputs;
-    float *q, *k, *v, *out, *dout, *grad; /* grad: dq, dk, dv one after another */
+    float *q, *k, *v, *out, *dout, *grad; /* grad: dq, dk, dv concatenated */
     size_t bytes;                         /* of each of the first five */
 } sequence;
 
 static sequence make(int64_t length, double spread) {
     const int64_t size = HEADS * length * DIM;
-    sequence made = {.problem = {.batch = 1,
+    sequence made = {.problem = {.size = sizeof(shoal_problem),
+                                 .batch = 1,
                                  .heads = HEADS,
                                  .queries = length,
                                  .keys = length,
@@ -41,7 +42,10 @@ static sequence make(int64_t length, double spread) {
             test_normal(test_hash(9, 0, (uint64_t)(group * DIM + i % DIM)));
         made.q[i] = (float)(2 * (1 - spread) * centre + spread * (double)made.q[i]);
     }
-    made.inputs = (shoal_inputs){.q = made.q, .k = made.k, .v = made.v};
+    made.inputs = (shoal_inputs){.size = sizeof(shoal_inputs),
+                                 .q = made.q,
+                                 .k = made.k,
+                                 .v = made.v};
     return made;
 }
 
@@ -51,12 +55,14 @@ static void destroy(sequence *s) {
 
 static shoal_context *context_with(int threads, int crossover) {
     shoal_context *context;
-    const shoal_options options = {.threads = threads, .crossover = crossover};
+    const shoal_options options = {.size = sizeof(shoal_options),
+                                   .threads = threads,
+                                   .crossover = crossover};
     assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
     return context;
 }
 
-/* Forward and backward; what was picked, spelled. */
+/* Forward and backward; returns the spelling of the picked kind. */
 static void run(shoal_context *context, const char *kind, sequence *s, char picked[128]) {
     shoal_attention attention;
     shoal_plan *plan;
@@ -67,7 +73,8 @@ static void run(shoal_context *context, const char *kind, sequence *s, char pick
     assert_int_equal(shoal_forward(plan, &s->inputs, s->out), SHOAL_OK);
     float *dq = s->grad, *dk = dq + s->bytes / 4, *dv = dk + s->bytes / 4;
     assert_int_equal(shoal_backward(plan, &s->inputs,
-                                    &(shoal_gradients){.out = s->out,
+                                    &(shoal_gradients){.size = sizeof(shoal_gradients),
+                                                       .out = s->out,
                                                        .dout = s->dout,
                                                        .dq = dq,
                                                        .dk = dk,
@@ -88,8 +95,8 @@ static double relative_error(const sequence *a, const sequence *b) {
     return sqrt(error / length);
 }
 
-/* Whatever auto picks, outputs and gradients are those of the kind it names, and do not
-   depend on the number of threads. */
+/* Outputs and gradients are those of the picked kind, and do not depend on the number
+   of threads. */
 static void check_pick(const char *kind, int64_t length, double spread, int crossover,
                        const char *expected) {
     sequence chosen = make(length, spread), named = make(length, spread);
@@ -144,7 +151,7 @@ static void tolerance_is_kept(void **state) {
     shoal_context_destroy(context);
 }
 
-/* The look at the errors is led by what a forward says it has approximated. */
+/* Sampling of errors is guided by the share that forward reports as approximated. */
 static void rest_leads_the_draw(void **state) {
     sequence s = make(1500, 0.1);
     shoal_context *context = context_with(2, 100);
@@ -165,8 +172,9 @@ static void rest_leads_the_draw(void **state) {
     destroy(&s);
 }
 
-/* Queries of 48 themes, each of which looks at a key or two, and a few that look at
-   everything, where some values are large: they alone carry the error. */
+/* Queries of 48 topics, each of which attends to one or two keys, and a few queries
+   that attend to everything, where some values are large: these cause all of the
+   error. */
 static sequence with_few_errors(int64_t length) {
     sequence s = make(length, 1);
     for (int64_t row = 0; row < HEADS * length; row++) {
@@ -180,7 +188,7 @@ static sequence with_few_errors(int64_t length) {
     return s;
 }
 
-/* An even draw would miss them more often than not. */
+/* A uniform sample would usually miss them. */
 static void few_errors_are_found(void **state) {
     enum { LENGTH = 1500, SEEDS = 10 };
     sequence chosen = with_few_errors(LENGTH), full = with_few_errors(LENGTH);
@@ -202,8 +210,8 @@ static void few_errors_are_found(void **state) {
     destroy(&full);
 }
 
-/* Queries of 0 weigh all keys alike, so what is not exact has (S - topk) / S of every
-   query's weights. That is what the draw goes by. */
+/* Zero queries weight all keys equally, so the remainder has (S - topk) / S of every
+   query's weight. The sampling is in proportion to that. */
 static void rest_is_its_share(void **state) {
     enum { LENGTH = 200, TOPK = 40 };
     sequence s = make(LENGTH, 0.1);
@@ -228,7 +236,7 @@ static void rest_is_its_share(void **state) {
     destroy(&s);
 }
 
-/* Lengths and an empty sequence, and a plan that has picked nothing yet. */
+/* Lengths, an empty sequence, and a plan that has not picked yet. */
 static void corners(void **state) {
     sequence s = make(1200, 0.1);
     shoal_context *context = context_with(2, 100);
@@ -240,16 +248,16 @@ static void corners(void **state) {
     assert_int_equal(shoal_plan_create(context, &s.problem, &attention, 0, &plan),
                      SHOAL_OK);
     assert_int_equal(shoal_plan_picked(plan, NULL, &used), SHOAL_OK);
-    assert_int_equal(used.kind, SHOAL_FULL);
+    assert_int_equal(used.kind, SHOAL_KIND_FULL);
     for (int64_t i = 0; i < COUNT_OF(lengths); i++) {
         s.inputs.query_lengths = s.inputs.key_lengths = &lengths[i];
         assert_int_equal(shoal_forward(plan, &s.inputs, s.out), SHOAL_OK);
         for (int64_t e = lengths[i] * DIM; e < 1200 * DIM; e++)
             assert_true(s.out[e] == 0);
-        assert_null(shoal_plan_groups(plan, NULL));
+        assert_null(shoal_plan_clusters(plan, NULL));
     }
     int32_t *groups = calloc(2 * 1200, sizeof *groups);
-    s.inputs.groups = groups;
+    s.inputs.clusters = groups;
     assert_int_equal(shoal_forward(plan, &s.inputs, s.out), SHOAL_INVALID);
     free(groups);
     shoal_plan_destroy(plan);
@@ -259,7 +267,7 @@ static void corners(void **state) {
 
 static void crossover(void **state) {
     shoal_context *context;
-    shoal_options options = {.crossover = -1};
+    shoal_options options = {.size = sizeof(shoal_options), .crossover = -1};
     assert_int_equal(shoal_context_create(&options, &context), SHOAL_INVALID);
     shoal_context_destroy(context);
     setenv("SHOAL_CROSSOVER", "12x", 1);

@@ -1,6 +1,6 @@
-/* Grouping and top-k: k-means against the plain loop that its header describes, on every
-   instruction set and several teams; topk_cut and topk_sort against qsort; group_sort
-   against its definition. */
+/* Clustering and top-k: k-means compared with the plain loop described in its header,
+   on every instruction set and several teams; topk_cut and topk_sort compared with
+   qsort; group_sort compared with its definition. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +26,7 @@ typedef struct {
     uint64_t *centres;  /* [C][W] */
     int64_t *sizes;     /* [C] */
     int64_t *bit_count; /* [C][64 W] */
-    int *distances;     /* [n]: of every hash from its centre */
+    int *distances;     /* [n]: distance of every hash from its centre */
 } plain_work;
 
 static int hamming(const uint64_t *a, const uint64_t *b, int words) {
@@ -36,7 +36,8 @@ static int hamming(const uint64_t *a, const uint64_t *b, int words) {
     return sum;
 }
 
-/* Every hash to its nearest centre, the first of equals; returns how many moved. */
+/* Assigns every hash to its nearest centre, on ties the first; returns the number that
+   moved. */
 static int64_t plain_assign(const kmeans_case *k, plain_work *work, int32_t *groups) {
     int64_t moved = 0;
     for (int64_t i = 0; i < k->n; i++) {
@@ -57,7 +58,7 @@ static int64_t plain_assign(const kmeans_case *k, plain_work *work, int32_t *gro
     return moved;
 }
 
-/* A centre's bit is the majority of its members'; a tie keeps it. */
+/* Each bit of a centre is the majority of its members'; a tie keeps it. */
 static void plain_majority(const kmeans_case *k, plain_work *work,
                            const int32_t *groups) {
     const int bits = 64 * k->words;
@@ -81,7 +82,8 @@ static void plain_majority(const kmeans_case *k, plain_work *work,
         }
 }
 
-/* Centres without members go, in order, to the farthest hashes; returns how many did. */
+/* Moves centres without members, in order, to the farthest hashes; returns their
+   number. */
 static int plain_reseed(const kmeans_case *k, plain_work *work) {
     int reseeded = 0;
     for (int c = 0; c < k->clusters; c++) {
@@ -129,7 +131,7 @@ static void plain_kmeans(const kmeans_case *k, int32_t *groups) {
     free(starts);
 }
 
-/* ---- Hashes of several characters ------------------------------------------------- */
+/* ---- Distributions of hashes ------------------------------------------------------ */
 
 enum character { RANDOM, REPEATED, IDENTICAL, SEPARATED, SPARSE, COUNTING, CHARACTERS };
 
@@ -142,7 +144,7 @@ static uint64_t word_of(const kmeans_case *k, enum character character, int64_t 
     switch (character) {
     case REPEATED: return test_hash(k->seed, stream, pool);
     case IDENTICAL: return test_hash(k->seed, stream, 0);
-    case SEPARATED: /* a far centre, and one bit in sixteen flipped */
+    case SEPARATED: /* a distant centre, with one bit in sixteen flipped */
         return test_hash(k->seed, stream, pool) ^
                (own & own << 7 & own << 23 & own >> 11);
     case SPARSE: return own & own << 5 & own >> 9;
@@ -175,7 +177,7 @@ static kmeans_case random_case(uint64_t seed) {
     return k;
 }
 
-/* ---- The library's k-means -------------------------------------------------------- */
+/* ---- The library ------------------------------------------------------------------ */
 
 static hash_array planes_of(const kmeans_case *k) {
     hash_array hashes = {.planes = test_memory(hash_array_size(k->n, k->bits), 1),
@@ -188,7 +190,8 @@ static hash_array planes_of(const kmeans_case *k) {
     return hashes;
 }
 
-/* Reserved twice, as a plan does it: measured, then placed. The memory is dirty. */
+/* Reserved in two passes, as in a plan: measured, then placed. The memory is not
+   zeroed. */
 static void *place_work(const kmeans_case *k, kmeans_work *work, kmeans_tally *tallies) {
     block_layout place = {0};
     void *block = NULL;
@@ -213,7 +216,8 @@ static void check_team(const kmeans_case *k, const hash_array *hashes,
     kmeans_tally tallies[MOST_THREADS] = {{0}};
     int32_t *groups = test_memory(k->n, sizeof *groups);
     void *block = place_work(k, &work, tallies);
-    for (int again = 0; again < 2; again++) { /* the second on what the first left */
+    for (int again = 0; again < 2; again++) { /* the second time on the state left by
+                                                 the first */
         sh_kmeans_run(&work, table, workers, hashes, k->n, k->iterations, k->seed,
                       groups);
         for (int64_t i = 0; i < k->n; i++)
@@ -260,7 +264,7 @@ static int larger_first(const void *a, const void *b) {
     return x > y ? -1 : x < y;
 }
 
-/* Random, rising, falling, with many equal scores, or all the same. */
+/* Random, increasing, decreasing, with many ties, or constant. */
 static void fill_list(uint64_t *list, int32_t count, uint64_t seed) {
     for (int32_t i = 0; i < count; i++) {
         uint64_t own = test_hash(seed, 6, (uint64_t)i);
@@ -309,7 +313,7 @@ static void candidates_order_scores(void **state) {
     }
 }
 
-/* ---- Sorting by group ------------------------------------------------------------- */
+/* ---- Sorting by cluster ----------------------------------------------------------- */
 
 static void check_grouping(const grouping *sorted, const int32_t *groups, int64_t n) {
     int32_t used = 0;

@@ -1,4 +1,4 @@
-/* Padding, NaN and infinities, and problems with nothing in them. */
+/* Padding, NaN and infinities, and empty problems. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@ static case_spec corner_spec(const char *kind) {
                        .seed = 8};
 }
 
-/* Sets what is not live, within the tensor's shape and in its gaps. */
+/* Sets padding, and the gaps of the layout. */
 static void fill_dead(const tensor *t, const int64_t *lengths, float value) {
     unsigned char *live = test_memory(t->elements, 1);
     for (int64_t b = 0; b < t->batch; b++)
@@ -57,7 +57,7 @@ static void padding_goes_nowhere(void **state) {
             }
 }
 
-/* ---- NaN and infinities in live positions -------------------------------------- */
+/* ---- NaN and infinities in valid positions ---------------------------------------- */
 
 typedef enum { SPOIL_Q, SPOIL_K, SPOIL_V, SPOIL_DOUT, SPOIL_ALL_Q, SPOIL_COUNT } spoiling;
 
@@ -77,7 +77,7 @@ static void copy_head_rows(const tensor *to, const tensor *from, int64_t b, int6
                sizeof(float) * (size_t)to->features);
 }
 
-/* All that may differ from the clean run is head (b, h): it is made equal, then all is
+/* Only head (b, h) may differ from the clean run: it is copied, then everything is
    compared. */
 static void check_other_heads(attention_case *spoiled, const attention_case *clean,
                               int64_t b, int64_t h) {
@@ -125,8 +125,8 @@ static bool row_is_finite(const tensor *t, int64_t i) {
     return true;
 }
 
-/* A NaN query spoils its own row, and in full attention no other. A NaN key or value
-   spoils all rows of the kinds that give every key a weight. */
+/* A NaN query affects its own row, and in full attention no other. A NaN key or value
+   affects all rows of kinds that give every key a weight. */
 static void check_reach(const char *isa, const char *kind, spoiling what) {
     case_spec spec = corner_spec(kind);
     spec.batch = spec.heads = 1;
@@ -138,7 +138,7 @@ static void check_reach(const char *isa, const char *kind, spoiling what) {
         bool spoiled = !row_is_finite(&c.out, i);
         if (i == 4 || what != SPOIL_Q)
             assert_true(spoiled);
-        else if (spec.attention.kind == SHOAL_FULL)
+        else if (spec.attention.kind == SHOAL_KIND_FULL)
             assert_false(spoiled);
     }
     case_destroy(&c);
@@ -149,14 +149,14 @@ static void nan_reaches_what_depends_on_it(void **state) {
         for (int64_t kind = 0; KINDS[kind]; kind++) {
             const shoal_kind_info *facts = facts_of(spelled(KINDS[kind]).kind);
             check_reach(test_isa(isa), KINDS[kind], SPOIL_Q);
-            if (facts->keys_are_queries || !(facts->exact || facts->has_groups))
+            if (facts->keys_are_queries || !(facts->exact || facts->has_clusters))
                 continue;
             check_reach(test_isa(isa), KINDS[kind], SPOIL_K);
             check_reach(test_isa(isa), KINDS[kind], SPOIL_V);
         }
 }
 
-/* ---- Nothing ------------------------------------------------------------------- */
+/* ---- Empty problems --------------------------------------------------------------- */
 
 static void check_all_zero(const tensor *t) {
     for (int64_t i = 0; i < t->elements; i++)
@@ -175,8 +175,8 @@ static void check_nothing(case_spec spec) {
     case_destroy(&c);
 }
 
-/* Keys 0 .. count - 1 have the score -inf with every query, though all inputs are finite;
-   the others have 0. */
+/* Keys 0 .. count - 1 have the score -inf with every query, though all inputs are
+   finite; the others have 0. */
 static attention_case case_of_lowest(const char *kind, int64_t count) {
     case_spec spec = {.attention = spelled(kind),
                       .batch = 1,
@@ -196,7 +196,7 @@ static attention_case case_of_lowest(const char *kind, int64_t count) {
     return c;
 }
 
-/* They weigh nothing, also where whole blocks of them come first. */
+/* Their weight is 0, even if whole blocks of them come first. */
 static void lowest_scores_weigh_nothing(void **state) {
     static const char *const kinds[] = {"full",
                                         "clustered-5",

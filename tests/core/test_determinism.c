@@ -1,5 +1,6 @@
-/* The same input and seed: the same bits on any number of threads, and the same groups on
-   any instruction set. Sequences are long enough to be cut into blocks. */
+/* The same input and seed give the same bits on any number of threads, and the same
+   clusters on any instruction set. Sequences are long enough to be divided into
+   blocks. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,16 +12,17 @@ static const int THREADS[] = {2, 3, 7};
 
 static const char *KINDS[TEST_KINDS + 1];
 
-/* Kinds that take as long as full get shorter sequences: several blocks still, in
-   bearable time. */
+/* Kinds with quadratic cost get shorter sequences: still several blocks, in acceptable
+   time. */
 static int64_t long_length(const shoal_attention *attention) {
-    const shoal_problem problem = {.batch = 1,
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
                                    .heads = 1,
                                    .queries = 5003,
                                    .keys = 5003,
                                    .dim = 16,
                                    .value_dim = 12};
-    const shoal_attention full = {.kind = SHOAL_FULL};
+    const shoal_attention full = {.kind = SHOAL_KIND_FULL};
     return shoal_attention_operations(attention, &problem, 0) <
                    shoal_attention_operations(&full, &problem, 0) / 4
                ? problem.queries
@@ -60,8 +62,8 @@ static size_t groups_size(const attention_case *c) {
 
 static void check_same_groups(const attention_case *c, const shoal_plan *a,
                               const shoal_plan *b) {
-    if (shoal_plan_groups(a, NULL))
-        assert_memory_equal(shoal_plan_groups(a, NULL), shoal_plan_groups(b, NULL),
+    if (shoal_plan_clusters(a, NULL))
+        assert_memory_equal(shoal_plan_clusters(a, NULL), shoal_plan_clusters(b, NULL),
                             groups_size(c));
 }
 
@@ -147,7 +149,7 @@ static void groups_are_the_same_on_every_instruction_set(void **state) {
     compare_instruction_sets(&spec);
 }
 
-/* In the keys' metric: everything that leads to a group is floating point. */
+/* In the metric of the keys clusters depend on floating-point arithmetic only. */
 static void groups_by_keys_are_the_same_on_every_instruction_set(void **state) {
     const int32_t ranks[] = {1, 3, 16, 33, 1024};
     const int64_t dims[] = {1, 3, 16, 65, 100};
@@ -164,7 +166,7 @@ static void groups_by_keys_are_the_same_on_every_instruction_set(void **state) {
     compare_instruction_sets(&spec);
 }
 
-/* A plan keeps nothing from one call to the next, not even of infinities. */
+/* A plan keeps nothing from one call to the next, not even infinities. */
 static void plans_can_be_used_again(void **state) {
     for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec spec = short_spec(KINDS[kind]);
@@ -184,15 +186,15 @@ static void plans_can_be_used_again(void **state) {
     }
 }
 
-/* The seed is heard: other seeds give other groups. */
+/* Other seeds give other clusters. */
 static void check_seeds_matter(const char *kind) {
     case_spec spec = short_spec(kind), other_spec = spec;
     other_spec.attention.seed++;
     attention_case c = case_create(&spec), other = case_create(&other_spec);
     case_run_on(NULL, 2, &c);
     case_run_on(NULL, 2, &other);
-    assert_memory_not_equal(shoal_plan_groups(c.plan, NULL),
-                            shoal_plan_groups(other.plan, NULL), groups_size(&c));
+    assert_memory_not_equal(shoal_plan_clusters(c.plan, NULL),
+                            shoal_plan_clusters(other.plan, NULL), groups_size(&c));
     case_destroy(&c);
     case_destroy(&other);
 }
@@ -204,7 +206,7 @@ static void seeds_matter(void **state) {
 }
 
 int main(void) {
-    /* A window much wider than a block of queries. */
+    /* A sliding window much wider than a block of queries. */
     test_kinds((shoal_attention){.clusters = 50,
                                  .topk = 32,
                                  .rounds = 2,

@@ -1,5 +1,6 @@
-/* One sequence over several ranks is what one process makes of it: the same groups and
-   top keys, outputs and gradients to rounding; what crosses does not grow with it. */
+/* One sequence over several ranks gives the result of one process: the same clusters
+   and exact keys, and outputs and gradients up to rounding; the communication does not
+   grow with the length. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,10 +19,10 @@ typedef struct {
     int64_t query_lengths[MOST_BATCH], key_lengths[MOST_BATCH];
     int ranks, threads;
     int64_t query_cuts[MOST_RANKS + 1], key_cuts[MOST_RANKS + 1];
-    float *out, *dout, *dq, *dk, *dv; /* one process's */
-    float *outs, *dqs, *dks, *dvs;    /* of the ranks, put together */
-    int32_t *groups, *top;            /* one process's */
-    int32_t *groups_of_ranks, *tops;  /* [ranks] of the latter */
+    float *out, *dout, *dq, *dk, *dv; /* of one process */
+    float *outs, *dqs, *dks, *dvs;    /* of the ranks, combined */
+    int32_t *groups, *top;            /* of one process */
+    int32_t *groups_of_ranks, *tops;  /* [ranks] of the above */
     shoal_status status[MOST_RANKS];
     char message[MOST_RANKS][256];
 } distributed_case;
@@ -42,8 +43,8 @@ static int64_t tops_size(const distributed_case *c) {
            (int64_t)c->attention.topk;
 }
 
-/* Rows first .. last - 1 of every [..][positions][features], one below the other; back:
-   the other way. */
+/* Copies rows first .. last - 1 of every [..][positions][features] to a contiguous
+   part, or back. */
 static void move_rows(void *whole, void *part, int64_t units, int64_t positions,
                       int64_t first, int64_t last, size_t row, int back) {
     for (int64_t u = 0; u < units; u++) {
@@ -86,24 +87,28 @@ static void run_rank(void *shared, shoal_transport *transport) {
     float *k = part_of(c->inputs.k, V, S, kf, kl, D);
     float *v = part_of(c->inputs.v, V, S, kf, kl, Dv);
     float *dout = part_of(c->dout, U, N, qf, ql, Dv);
-    int32_t *brought = c->inputs.groups ? part_of(c->inputs.groups, U, N, qf, ql, 4)
-                                        : NULL;
+    int32_t *brought = c->inputs.clusters ? part_of(c->inputs.clusters, U, N, qf, ql, 4)
+                                          : NULL;
     float *out = test_memory(U * n + 1, Dv), *dq = test_memory(U * n + 1, D);
     float *dk = test_memory(V * s + 1, D), *dv = test_memory(V * s + 1, Dv);
-    const shoal_inputs inputs = {.q = q,
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                 .q = q,
                                  .k = k,
                                  .v = v,
                                  .query_lengths = queries,
                                  .key_lengths = keys,
-                                 .groups = brought};
-    const shoal_gradients gradients = {.out = out,
+                                 .clusters = brought};
+    const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                       .out = out,
                                        .dout = dout,
                                        .dq = dq,
                                        .dk = dk,
                                        .dv = dv};
     shoal_context *context;
     shoal_plan *plan = NULL;
-    shoal_context_create(&(shoal_options){.threads = c->threads}, &context);
+    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options),
+                                          .threads = c->threads},
+                         &context);
     shoal_status status = shoal_plan_create_over(transport, context, &problem,
                                                  &c->attention, SHOAL_WITH_BACKWARD,
                                                  &plan);
@@ -118,9 +123,9 @@ static void run_rank(void *shared, shoal_transport *transport) {
         move_rows(c->dqs, dq, U, N, qf, ql, D, 1);
         move_rows(c->dks, dk, V, S, kf, kl, D, 1);
         move_rows(c->dvs, dv, V, S, kf, kl, Dv, 1);
-        if (shoal_plan_groups(plan, NULL))
-            move_rows(c->groups_of_ranks, (void *)shoal_plan_groups(plan, NULL), U, N, qf,
-                      ql, 4, 1);
+        if (shoal_plan_clusters(plan, NULL))
+            move_rows(c->groups_of_ranks, (void *)shoal_plan_clusters(plan, NULL), U, N,
+                      qf, ql, 4, 1);
         if (shoal_plan_top_keys(plan, NULL))
             memcpy(c->tops + p * tops_size(c), shoal_plan_top_keys(plan, NULL),
                    sizeof(int32_t) * (size_t)tops_size(c));
@@ -135,8 +140,10 @@ static void run_rank(void *shared, shoal_transport *transport) {
 static void run_alone(distributed_case *c) {
     shoal_context *context;
     shoal_plan *plan;
-    shoal_context_create(&(shoal_options){.threads = 1}, &context);
-    const shoal_gradients gradients = {.out = c->out,
+    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .threads = 1},
+                         &context);
+    const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                       .out = c->out,
                                        .dout = c->dout,
                                        .dq = c->dq,
                                        .dk = c->dk,
@@ -146,8 +153,8 @@ static void run_alone(distributed_case *c) {
                      SHOAL_OK);
     assert_int_equal(shoal_forward(plan, &c->inputs, c->out), SHOAL_OK);
     assert_int_equal(shoal_backward(plan, &c->inputs, &gradients), SHOAL_OK);
-    if (shoal_plan_groups(plan, NULL))
-        memcpy(c->groups, shoal_plan_groups(plan, NULL),
+    if (shoal_plan_clusters(plan, NULL))
+        memcpy(c->groups, shoal_plan_clusters(plan, NULL),
                sizeof(int32_t) * (size_t)cells(c, c->problem.queries, 1));
     if (shoal_plan_top_keys(plan, NULL))
         memcpy(c->top, shoal_plan_top_keys(plan, NULL),
@@ -163,7 +170,8 @@ static void create(distributed_case *c, uint64_t seed) {
     const int64_t k = p->batch * p->kv_heads * p->keys * p->dim;
     const int64_t v = p->batch * p->kv_heads * p->keys * p->value_dim;
     const int64_t n = cells(c, p->queries, 1) + 1;
-    c->inputs = (shoal_inputs){.q = random_floats(q + 1, seed),
+    c->inputs = (shoal_inputs){.size = sizeof(shoal_inputs),
+                               .q = random_floats(q + 1, seed),
                                .k = random_floats(k + 1, seed + 1),
                                .v = random_floats(v + 1, seed + 2),
                                .query_lengths = c->query_lengths,
@@ -184,7 +192,7 @@ static void destroy(distributed_case *c) {
     void *all[] = {(void *)c->inputs.q,
                    (void *)c->inputs.k,
                    (void *)c->inputs.v,
-                   (void *)c->inputs.groups,
+                   (void *)c->inputs.clusters,
                    c->dout,
                    c->out,
                    c->outs,
@@ -202,8 +210,8 @@ static void destroy(distributed_case *c) {
         free(all[i]);
 }
 
-/* |a - b| / |b|, both as one vector, is at most `most`. With one key gradients are 0, and
-   what is there is rounding. */
+/* |a - b| / |b|, both as one vector, is at most `most`. With one key gradients are 0 up
+   to rounding. */
 static void check_near(const char *name, const char *what, const float *a, const float *b,
                        int64_t count, double most) {
     double difference = 0, size = 0;
@@ -220,7 +228,7 @@ static void check_case(const distributed_case *c, const char *name) {
     for (int r = 0; r < c->ranks; r++)
         if (c->status[r] != SHOAL_OK)
             fail_msg("%s, rank %d: %s", name, r, c->message[r]);
-    if (c->attention.kind != SHOAL_FULL)
+    if (c->attention.kind != SHOAL_KIND_FULL)
         assert_memory_equal(c->groups_of_ranks, c->groups,
                             sizeof(int32_t) * (size_t)cells(c, p->queries, 1));
     for (int r = 0; r < c->ranks && c->attention.topk > 0; r++)
@@ -235,7 +243,7 @@ static void check_case(const distributed_case *c, const char *name) {
 
 static void cut(int64_t *cuts, int ranks, int64_t n, uint64_t seed) {
     cuts[0] = 0;
-    for (int p = 1; p < ranks; p++) /* in order, and some ranks get nothing */
+    for (int p = 1; p < ranks; p++) /* increasing; some ranks get nothing */
         cuts[p] = test_pick(seed, (uint64_t)p, 0, 3)
                       ? test_pick(seed, (uint64_t)p + 50, cuts[p - 1], n)
                       : cuts[p - 1];
@@ -265,7 +273,8 @@ static void random_case(const char *kind, int ranks, uint64_t seed) {
                           .threads = 1 + (int)(seed % 2),
                           .attention = parsed(kind)};
     const int64_t most = seed % 5 ? 300 : 20;
-    c.problem = (shoal_problem){.batch = test_pick(seed, 1, 1, 2),
+    c.problem = (shoal_problem){.size = sizeof(shoal_problem),
+                                .batch = test_pick(seed, 1, 1, 2),
                                 .kv_heads = test_pick(seed, 2, 1, 2),
                                 .queries = test_pick(seed, 3, 1, most),
                                 .keys = test_pick(seed, 4, 1, most),
@@ -282,12 +291,12 @@ static void random_case(const char *kind, int ranks, uint64_t seed) {
     cut(c.query_cuts, ranks, c.problem.queries, seed);
     cut(c.key_cuts, ranks, c.problem.keys, seed + 1);
     create(&c, seed);
-    if (seed % 7 == 0 && c.attention.kind != SHOAL_FULL) {
+    if (seed % 7 == 0 && c.attention.kind != SHOAL_KIND_FULL) {
         int32_t *groups = test_memory(cells(&c, c.problem.queries, 1), sizeof *groups);
         for (int64_t i = 0; i < cells(&c, c.problem.queries, 1); i++)
             groups[i] =
                 (int32_t)test_pick(seed, 1000 + (uint64_t)i, 0, c.attention.clusters - 1);
-        c.inputs.groups = groups;
+        c.inputs.clusters = groups;
     }
     char name[160];
     snprintf(name, sizeof name, "%s, %d ranks, seed %d", kind, ranks, (int)seed);
@@ -296,11 +305,12 @@ static void random_case(const char *kind, int ranks, uint64_t seed) {
 
 static const int ranks_tried[] = {1, 2, 3, 4, 7};
 
-/* One head of 8 features, as many keys as queries, cut evenly. */
+/* One head of 8 features, as many keys as queries, divided evenly. */
 static distributed_case fixed_case(const char *kind, int64_t n, int ranks,
                                    uint64_t seed) {
     distributed_case c = {.ranks = ranks, .threads = 1, .attention = parsed(kind)};
-    c.problem = (shoal_problem){.batch = 1,
+    c.problem = (shoal_problem){.size = sizeof(shoal_problem),
+                                .batch = 1,
                                 .heads = 1,
                                 .kv_heads = 1,
                                 .queries = n,
@@ -332,8 +342,8 @@ static void every_kind(void **state) {
                             100 * seed + (uint64_t)(10 * k + r));
 }
 
-/* Few different queries and keys: centres lose their members and move, and scores tie, on
-   every rank as in one process. */
+/* Few distinct queries and keys: centres lose their members and move, and scores tie,
+   on every rank as in one process. */
 static void alike(void **state) {
     (void)state;
     for (int64_t r = 0; r < COUNT_OF(ranks_tried); r++)
@@ -352,7 +362,7 @@ static void alike(void **state) {
         }
 }
 
-/* Scores so sharp that what the top keys leave is lost by subtraction: the other keys are
+/* Scores so sharp that the weight of the other keys is lost by cancellation: they are
    summed directly, on all ranks. */
 static void sharp(void **state) {
     (void)state;
@@ -366,7 +376,7 @@ static void sharp(void **state) {
         }
 }
 
-/* More than a chunk of keys on a rank, the paper's numbers. */
+/* More than a chunk of keys per rank, with the paper's numbers. */
 static void long_sequence(void **state) {
     (void)state;
     const char *kinds[] = {"i-clustered-100", "q-clustered-100"};
@@ -377,7 +387,7 @@ static void long_sequence(void **state) {
     }
 }
 
-/* All keys are one rank's: the gradients of their rows come to it in turns. */
+/* One rank has all keys: it receives the gradients of their rows in turn. */
 static void one_has_the_keys(void **state) {
     (void)state;
     for (int owner = 0; owner < MOST_RANKS; owner += 3) {
@@ -416,8 +426,13 @@ static shoal_status no_exchange(shoal_transport *self, const int64_t *to,
 
 static size_t workspace_over(int ranks) {
     const shoal_attention attention = parsed("i-clustered-100");
-    const shoal_problem problem =
-        {.batch = 1, .heads = 6, .queries = 256, .keys = 256, .dim = 64, .value_dim = 64};
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
+                                   .heads = 6,
+                                   .queries = 256,
+                                   .keys = 256,
+                                   .dim = 64,
+                                   .value_dim = 64};
     shoal_transport over = {.ranks = ranks,
                             .sum = no_sum,
                             .gather = gather_alike,
@@ -425,7 +440,8 @@ static size_t workspace_over(int ranks) {
                             .exchange = no_exchange};
     shoal_context *context;
     shoal_plan *plan;
-    shoal_context_create(&(shoal_options){.threads = 1}, &context);
+    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .threads = 1},
+                         &context);
     assert_int_equal(shoal_plan_create_over(&over, context, &problem, &attention,
                                             SHOAL_WITH_BACKWARD, &plan),
                      SHOAL_OK);
@@ -435,28 +451,28 @@ static size_t workspace_over(int ranks) {
     return bytes;
 }
 
-/* Nor does what a rank holds grow with their number. */
+/* The memory of a rank does not grow with their number. */
 static void memory_does_not_grow(void **state) {
     (void)state;
     assert_in_range(workspace_over(600), 1, workspace_over(4) * 11 / 10);
     assert_in_range(workspace_over(4096), 1, workspace_over(4) * 3 / 2);
 }
 
-/* What rank 0 sends does not depend on the positions. */
+/* The amount that rank 0 sends does not depend on the number of positions. */
 static void bytes_do_not_grow(void **state) {
     int64_t sent[2];
     (void)state;
     for (int i = 0; i < 2; i++) {
         distributed_case c =
             fixed_case("i-clustered-30:topk=4,iterations=4", i ? 16384 : 4096, 4, 3);
-        /* Top keys that no other group has: none to spare. */
+        /* Exact keys that no other cluster has: the maximum amount. */
         sent[i] = hub_run(c.ranks, 0, run_rank, &c);
         destroy(&c);
     }
     assert_in_range(sent[1], sent[0] / 2, sent[0] * 5 / 4);
 }
 
-/* A call of the transport that fails ends the call, on every rank, with a message. */
+/* A failing call of the transport ends the operation on every rank, with a message. */
 static void transport_fails(void **state) {
     const char *kinds[] = {"i-clustered-9:topk=4", "clustered-9", "full"};
     (void)state;
@@ -473,7 +489,7 @@ static void transport_fails(void **state) {
         }
 }
 
-/* ---- Refusals --------------------------------------------------------------------- */
+/* ---- Errors ----------------------------------------------------------------------- */
 
 typedef struct {
     int what;
@@ -500,14 +516,24 @@ static void refused_rank(void *shared, shoal_transport *transport) {
     float rows[40] = {0}, out[40];
     int32_t groups[10] = {0};
     const int64_t lengths[1] = {r->what == BAD_LENGTH && one ? 11 : 10};
-    shoal_problem problem =
-        {.batch = 1, .heads = 1, .queries = 10, .keys = 10, .dim = 4, .value_dim = 4};
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = 1,
+                             .heads = 1,
+                             .queries = 10,
+                             .keys = 10,
+                             .dim = 4,
+                             .value_dim = 4};
     const char *kind = "i-clustered-3";
     shoal_context *context;
     shoal_attention attention;
     shoal_plan *plan;
-    shoal_inputs inputs = {.q = rows, .k = rows, .v = rows, .query_lengths = lengths};
-    shoal_context_create(&(shoal_options){.threads = 1}, &context);
+    shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                           .q = rows,
+                           .k = rows,
+                           .v = rows,
+                           .query_lengths = lengths};
+    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .threads = 1},
+                         &context);
     if (r->what == OTHER_KIND && one)
         kind = "i-clustered-4";
     if (r->what == NO_SUCH_KIND)
@@ -521,7 +547,7 @@ static void refused_rank(void *shared, shoal_transport *transport) {
     if (r->what == OTHER_DIM && one)
         problem.dim = 3;
     if (r->what == GROUPS_ON_ONE && one)
-        inputs.groups = groups;
+        inputs.clusters = groups;
     if (r->what == BIAS)
         inputs.key_bias = rows;
     shoal_attention_parse(context, kind, &attention);
@@ -536,19 +562,18 @@ static void refused_rank(void *shared, shoal_transport *transport) {
     shoal_context_destroy(context);
 }
 
-/* What one rank cannot do is refused on all, and nobody waits for the others. */
+/* Invalid arguments of one rank are rejected on all, without a deadlock. */
 static void refusals(void **state) {
-    const char *said[REFUSALS] =
-        {[OTHER_KIND] = "rank 1 has another version",
-         [OTHER_DIM] = "rank 1 has another version",
-         [ONE_SPELLS_WRONG] = "rank 1 of 3 rejected",
-         [NO_SUCH_KIND] =
-             "kinds that can: full, clustered-C, i-clustered-C, q-clustered-C",
-         [SHOAL_IS_NOT] = "shoal-C cannot be distributed",
-         [CAUSAL] = "without causal order",
-         [BAD_LENGTH] = "rank 1 of 3 rejected",
-         [GROUPS_ON_ONE] = "groups are given on rank 1",
-         [BIAS] = "cannot have biases"};
+    const char *said[REFUSALS] = {
+        [OTHER_KIND] = "rank 1 has another version",
+        [OTHER_DIM] = "rank 1 has another version",
+        [ONE_SPELLS_WRONG] = "rank 1 of 3 rejected",
+        [NO_SUCH_KIND] = "kinds that do: full, clustered-C, i-clustered-C, q-clustered-C",
+        [SHOAL_IS_NOT] = "shoal-C does not support several processes",
+        [CAUSAL] = "without causal order",
+        [BAD_LENGTH] = "rank 1 of 3 rejected",
+        [GROUPS_ON_ONE] = "inputs.clusters are given on rank 1",
+        [BIAS] = "cannot have biases"};
     (void)state;
     for (int what = 0; what < REFUSALS; what++) {
         refusal r = {.what = what};

@@ -1,5 +1,5 @@
-/* The exact formulas themselves: their gradients against central finite differences of
-   their outputs, and their weights against what must hold for any attention. */
+/* The exact formulas themselves: gradients compared with central finite differences,
+   and properties of the weights. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static int32_t *random_integers(uint64_t seed, uint64_t stream, int64_t count,
     return values;
 }
 
-/* Distinct keys in each row, with the last row one short. */
+/* Distinct keys in each row; the last row is one short. */
 static int32_t *random_top_keys(uint64_t seed, int64_t clusters, int64_t topk,
                                 int64_t keys) {
     int32_t *top = test_memory(clusters * topk, sizeof *top);
@@ -37,7 +37,7 @@ static int32_t *random_top_keys(uint64_t seed, int64_t clusters, int64_t topk,
 }
 
 static bool is_tilted(const shoal_attention *attention) {
-    return attention->kind == SHOAL_SHOAL;
+    return attention->kind == SHOAL_KIND_SHOAL;
 }
 
 static float *random_floats(uint64_t seed, uint64_t stream, int64_t count) {
@@ -47,7 +47,7 @@ static float *random_floats(uint64_t seed, uint64_t stream, int64_t count) {
     return values;
 }
 
-/* Constants of shoal-C. Members of a group need not share keys. */
+/* Constants of shoal-C. Members of a cluster need not share keys. */
 static void fill_tilt(exact_head *head, uint64_t seed) {
     const int64_t rank = head->attention.rank < head->dim ? head->attention.rank
                                                           : head->dim;
@@ -62,9 +62,11 @@ static void fill_tilt(exact_head *head, uint64_t seed) {
     head->key_clusters = random_integers(seed, 8, head->keys, clusters);
     head->projection = random_floats(seed, 21, (rank + 1) * head->dim);
     head->dual = random_floats(seed, 22, rank * head->dim);
+    head->shares = random_floats(seed, 24, MAX_CLUSTERS * clusters);
+    head->share_stride = clusters;
 }
 
-/* A head of random numbers and choices, which head_destroy gives back with it. */
+/* A head of random numbers and choices, which head_destroy frees. */
 static exact_head *head_create(shoal_attention attention, uint64_t seed) {
     int64_t queries = test_pick(seed, 10, 1, 40), keys = test_pick(seed, 11, 1, 12);
     if (facts_of(attention.kind)->keys_are_queries)
@@ -77,6 +79,7 @@ static exact_head *head_create(shoal_attention attention, uint64_t seed) {
         attention.keyclusters = (int32_t)test_pick(seed, 17, 1, 4);
         attention.rank = (int32_t)test_pick(seed, 18, 1, 3);
         attention.near = (int32_t)test_pick(seed, 19, 0, 2);
+        attention.form = seed % 4 == 0 ? 2 : 3;
     }
     exact_head *head = exact_create(&attention, queries, keys, test_pick(seed, 12, 1, 5),
                                     test_pick(seed, 13, 1, 4));
@@ -97,12 +100,12 @@ static exact_head *head_create(shoal_attention attention, uint64_t seed) {
     return head;
 }
 
-/* One key in four, from every query. */
+/* Hides one key in four from every query. */
 static bool hides(uint64_t seed, int64_t l) {
     return test_hash(seed, 23, (uint64_t)l) % 4 == 0;
 }
 
-/* A bias that hides some keys, dropout, and queries that are the last positions. */
+/* A bias that hides some keys, dropout, and queries at the last positions. */
 static void head_mask(exact_head *head, uint64_t seed) {
     const int64_t count = head->queries * head->keys;
     head->ahead = test_pick(seed, 17, 0, 3);
@@ -132,6 +135,7 @@ static void head_destroy(exact_head *head) {
     free((void *)head->key_clusters);
     free((void *)head->projection);
     free((void *)head->dual);
+    free((void *)head->shares);
     exact_destroy(head);
 }
 
@@ -141,9 +145,9 @@ static void outputs(exact_head *head, double *out) {
         exact_output(head, i, out + i * head->value_dim);
 }
 
-/* ---- Gradients against differences ---------------------------------------------- */
+/* ---- Gradients by finite differences ---------------------------------------------- */
 
-/* The loss whose gradient is asked for: the sum of dout x out. out: [N][Dv]. */
+/* The loss is the sum of dout x out. out: [N][Dv]. */
 static double loss(exact_head *head, const double *dout, double *out) {
     double sum = 0;
     outputs(head, out);
@@ -152,7 +156,7 @@ static double loss(exact_head *head, const double *dout, double *out) {
     return sum;
 }
 
-/* A step across which a query's own choice changes has no derivative to compare with. */
+/* A step across which a query's own choice changes has no derivative. */
 static bool choice_is_stable(exact_head *head) {
     double smallest = INFINITY;
     for (int64_t i = 0; i < head->queries; i++) {
@@ -202,8 +206,7 @@ static void compare_gradients(exact_head *head, uint64_t seed) {
     free(dq), free(dk), free(dv), free(dout), free(head->dbias);
 }
 
-/* Every kind but one that is another, with either normaliser: a kind that has one of its
-   own does not listen. */
+/* Every kind except auto, with either normaliser, which some kinds ignore. */
 static void gradients_are_those_of_differences(void **state) {
     for (int kind = 0; shoal_kind_describe(kind); kind++) {
         int checked = 0;
@@ -243,8 +246,8 @@ static void masks_too(void **state) {
 
 /* ---- Weights -------------------------------------------------------------------- */
 
-/* Rows of weights are never negative and sum to 1, whatever the kind; to 0 for a query
-   that sees no key, neither itself nor through its group. */
+/* Rows of weights sum to 1 in every kind; to 0 for a query that sees no key. Only the
+   dipole of shoal can make a weight negative. */
 static void weights_are_averages(void **state) {
     for (int kind = 0; shoal_kind_describe(kind); kind++) {
         if (facts_of((shoal_kind)kind)->picks)
@@ -253,9 +256,9 @@ static void weights_are_averages(void **state) {
         for (int64_t i = 0; i < head->queries; i++) {
             const double *weights = exact_row(head, i);
             double sum = 0;
-            bool sees = facts_of((shoal_kind)kind)->has_groups;
+            bool sees = facts_of((shoal_kind)kind)->has_clusters;
             for (int64_t l = 0; l < head->keys; l++) {
-                assert_true(weights[l] >= 0);
+                assert_true(weights[l] >= 0 || is_tilted(&head->attention));
                 sum += weights[l];
                 sees |= head->counts[l] > 0;
             }
@@ -265,18 +268,18 @@ static void weights_are_averages(void **state) {
     }
 }
 
-/* A query that is its group's centroid sees the same with either normaliser, and as if
-   it attended in full. */
+/* A query that equals its cluster's centroid has the same weights with either
+   normaliser, those of full attention. */
 static void normalisers_agree_on_a_centroid(void **state) {
     for (uint64_t seed = 1; seed <= 5; seed++) {
         exact_head *head =
-            head_create((shoal_attention){.kind = SHOAL_I_CLUSTERED}, seed);
+            head_create((shoal_attention){.kind = SHOAL_KIND_I_CLUSTERED}, seed);
         int64_t size = head->queries * head->value_dim;
         double *outs[3];
         for (int64_t i = 0; i < head->queries * head->dim; i++)
             head->q[i] = head->q[i % head->dim];
         for (int which = 0; which < 3; which++) {
-            head->attention.kind = which == 2 ? SHOAL_FULL : SHOAL_I_CLUSTERED;
+            head->attention.kind = which == 2 ? SHOAL_KIND_FULL : SHOAL_KIND_I_CLUSTERED;
             head->attention.normaliser = which == 1 ? SHOAL_NORMALISER_QUERY
                                                     : SHOAL_NORMALISER_CLUSTER;
             outs[which] = test_memory(size, sizeof(double));
@@ -310,16 +313,16 @@ static void worked_example(void **state) {
     memcpy(head->v, (double[]){4, 8}, 2 * sizeof(double));
     head->groups = one_group;
     head->top_keys = second;
-    check_two_outputs(head, SHOAL_FULL, 6, 7);
+    check_two_outputs(head, SHOAL_KIND_FULL, 6, 7);
     /* The centroid is 1/2: scores 0 and log(3) / 2. */
     const double shared = (4 + 8 * sqrt(3)) / (1 + sqrt(3));
-    check_two_outputs(head, SHOAL_CLUSTERED, shared, shared);
-    /* Key 1 by each query, key 0 by the centroid. */
-    check_two_outputs(head, SHOAL_Q_CLUSTERED, 6, 7);
+    check_two_outputs(head, SHOAL_KIND_CLUSTERED, shared, shared);
+    /* Key 1 with the query's score, key 0 with the centroid's. */
+    check_two_outputs(head, SHOAL_KIND_Q_CLUSTERED, 6, 7);
     head->top_keys = first; /* the other way round: 1 : sqrt(3) for both */
-    check_two_outputs(head, SHOAL_Q_CLUSTERED, shared, shared);
+    check_two_outputs(head, SHOAL_KIND_Q_CLUSTERED, shared, shared);
     /* Query 0 has a tie, which goes to the lower key. */
-    check_two_outputs(head, SHOAL_ORACLE_TOP, 4, 8);
+    check_two_outputs(head, SHOAL_KIND_ORACLE_TOP, 4, 8);
     exact_destroy(head);
 }
 

@@ -1,5 +1,5 @@
-/* Problems in half precision, in every kind: what comes out is what the same numbers in
-   float32 give, rounded once, to the bit. */
+/* Problems in half precision, in every kind: the result has the bits of the float32
+   result, rounded once. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,9 +9,9 @@
 
 #include "kernels/half.h"
 
-enum { PROBLEMS_PER_KIND = 6, HALF_GUARD = 0xffab /* a NaN that nothing computes */ };
+enum { PROBLEMS_PER_KIND = 6, HALF_GUARD = 0xffab /* a NaN that is never computed */ };
 
-static const shoal_dtype DTYPES[] = {SHOAL_FLOAT16, SHOAL_BFLOAT16};
+static const shoal_dtype DTYPES[] = {SHOAL_DTYPE_FLOAT16, SHOAL_DTYPE_BFLOAT16};
 static const int64_t LENGTHS[] = {0, 1, 2, 17, 64, 65, 97, 130, 257, 300};
 static const int64_t SIZES[] = {1, 3, 8, 16, 17, 33};
 static const int64_t HEADS[][2] = {{1, 0}, {2, 0}, {2, 1}, {4, 2}, {3, 0}};
@@ -41,24 +41,24 @@ static case_spec random_spec(const char *kind, uint64_t seed) {
     return spec;
 }
 
-/* ---- Arrays of halves -------------------------------------------------------------- */
+/* ---- Arrays in half precision ----------------------------------------------------- */
 
 static uint16_t narrow(float x, shoal_dtype dtype) {
-    return dtype == SHOAL_FLOAT16 ? round_to_half(x) : round_to_bfloat(x);
+    return dtype == SHOAL_DTYPE_FLOAT16 ? round_to_half(x) : round_to_bfloat(x);
 }
 
 static float widen(uint16_t x, shoal_dtype dtype) {
-    return dtype == SHOAL_FLOAT16 ? half_to_float(x) : bfloat_to_float(x);
+    return dtype == SHOAL_DTYPE_FLOAT16 ? half_to_float(x) : bfloat_to_float(x);
 }
 
-/* Rounds what is there to halves; what is not a number stays as it is. */
+/* Rounds to half precision; NaN is unchanged. */
 static void round_tensor(const tensor *t, shoal_dtype dtype) {
     for (int64_t i = 0; i < t->elements; i++)
         if (!isnan(t->data[i]))
             t->data[i] = widen(narrow(t->data[i], dtype), dtype);
 }
 
-/* A tensor's memory in halves; the guard where it has one. */
+/* A tensor's memory in half precision, with its guards. */
 static uint16_t *half_copy(const tensor *t, shoal_dtype dtype) {
     uint16_t *halves = test_memory(t->elements + 1, sizeof *halves);
     for (int64_t i = 0; i < t->elements; i++)
@@ -78,8 +78,7 @@ static void check_halves(const uint16_t *got, const tensor *expected, shoal_dtyp
     for (int64_t i = 0; i < expected->elements; i++) {
         const uint16_t right =
             isnan(expected->data[i]) ? HALF_GUARD : narrow(expected->data[i], dtype);
-        /* Zeros may differ in their sign only where a float underflows, which is the
-           same here: none does. */
+        /* Signs of zeros could differ only if a float underflowed; none does. */
         if (got[i] != right)
             fail_msg("%s[%lld] is %#x, not %#x: %s", name, (long long)i, got[i], right,
                      case_text(c));
@@ -130,7 +129,8 @@ static void run_halves(shoal_context *context, attention_case *c, shoal_dtype dt
         assert_int_equal(shoal_forward(plan, &inputs, a.out), SHOAL_OK);
         check_halves(a.out, &c->out, dtype, "out", c);
         if (flags) {
-            const shoal_gradients gradients = {.out = a.out,
+            const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                               .out = a.out,
                                                .dout = a.dout,
                                                .dq = a.dq,
                                                .dk = a.dk,
@@ -156,7 +156,7 @@ static void run_halves(shoal_context *context, attention_case *c, shoal_dtype dt
     release(&a);
 }
 
-/* In floats, where backward gets outputs that were rounded. */
+/* In float32, with the rounded outputs passed to backward. */
 static void check_spec(const case_spec *spec, shoal_dtype dtype, const char *isa,
                        int threads) {
     attention_case c = case_create(spec);
@@ -187,7 +187,7 @@ static void halves_are_floats_rounded(void **state) {
                 }
 }
 
-/* auto looks at its error, and takes full attention where that is too large. */
+/* auto estimates its error, and uses full attention if it is too large. */
 static void auto_with_a_tolerance(void **state) {
     const char *const kinds[] = {"auto:tolerance=0.5", "auto:tolerance=0.02", "auto"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++)
@@ -206,7 +206,7 @@ static void auto_with_a_tolerance(void **state) {
         }
 }
 
-/* The error of outputs in halves is that of the floats that they are. */
+/* The error of half-precision outputs equals that of the same values in float32. */
 static void errors_are_estimated(void **state) {
     const char *const kinds[] = {"full", "clustered-7", "lsh-2", "local-8"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++)
@@ -256,7 +256,7 @@ static void errors_are_estimated(void **state) {
         }
 }
 
-/* The reference reads halves by their definition. */
+/* The reference converts half precision by definition. */
 static void the_reference_reads_halves(void **state) {
     for (int64_t d = 0; d < COUNT_OF(DTYPES); d++) {
         enum { N = 40, D = 4 };
@@ -266,14 +266,18 @@ static void the_reference_reads_halves(void **state) {
             k[i] = narrow((float)i / 7 - 11, DTYPES[d]);
             v[i] = (uint16_t)(i % 9);
         }
-        const shoal_problem problem = {.batch = 1,
+        const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                       .batch = 1,
                                        .heads = 1,
                                        .queries = N,
                                        .keys = N,
                                        .dim = D,
                                        .value_dim = D,
                                        .dtype = DTYPES[d]};
-        const shoal_inputs inputs = {.q = q, .k = k, .v = v};
+        const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                     .q = q,
+                                     .k = k,
+                                     .v = v};
         const shoal_attention attention = spelled("full");
         exact_head *head = exact_load(&problem, &inputs, NULL, &attention, 0, 0);
         assert_non_null(head);
@@ -286,13 +290,14 @@ static void the_reference_reads_halves(void **state) {
     }
 }
 
-/* ---- Memory and refusals ----------------------------------------------------------- */
+/* ---- Memory and errors ------------------------------------------------------------ */
 
 static size_t workspace(const char *kind, shoal_dtype dtype, int64_t batch,
                         unsigned flags) {
     shoal_context *context = test_context(NULL, 2);
     const shoal_attention attention = spelled(kind);
-    const shoal_problem problem = {.batch = batch,
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = batch,
                                    .heads = 8,
                                    .queries = 4096,
                                    .keys = 4096,
@@ -308,31 +313,33 @@ static size_t workspace(const char *kind, shoal_dtype dtype, int64_t batch,
     return bytes;
 }
 
-/* full converts blocks; others a head for each thread, however many heads there are. */
+/* full converts blocks; other kinds convert one head per thread, for any number of
+   heads. */
 static void memory_is_bounded(void **state) {
     const size_t head = (size_t)4096 * 64 * sizeof(float);
     const char *const by_blocks[] = {"full", "local-64"};
     for (int64_t i = 0; i < COUNT_OF(by_blocks); i++)
-        assert_true(workspace(by_blocks[i], SHOAL_FLOAT16, 4, 0) <
-                    workspace(by_blocks[i], SHOAL_FLOAT32, 4, 0) + 800000);
+        assert_true(workspace(by_blocks[i], SHOAL_DTYPE_FLOAT16, 4, 0) <
+                    workspace(by_blocks[i], SHOAL_DTYPE_FLOAT32, 4, 0) + 800000);
     const char *const kinds[] = {"clustered-100", "i-clustered-100", "strided-64"};
     for (int64_t i = 0; i < COUNT_OF(kinds); i++) {
-        const size_t floats = workspace(kinds[i], SHOAL_FLOAT32, 4, 0);
-        const size_t halves = workspace(kinds[i], SHOAL_FLOAT16, 4, 0);
+        const size_t floats = workspace(kinds[i], SHOAL_DTYPE_FLOAT32, 4, 0);
+        const size_t halves = workspace(kinds[i], SHOAL_DTYPE_FLOAT16, 4, 0);
         assert_true(halves < floats + 2 * 4 * head + 400000);
-        assert_int_equal(halves, workspace(kinds[i], SHOAL_FLOAT16, 2, 0));
+        assert_int_equal(halves, workspace(kinds[i], SHOAL_DTYPE_FLOAT16, 2, 0));
     }
-    assert_true(workspace("full", SHOAL_BFLOAT16, 4, SHOAL_WITH_BACKWARD) <
-                workspace("full", SHOAL_FLOAT32, 4, SHOAL_WITH_BACKWARD) + 2 * 8 * head +
-                    400000);
+    assert_true(workspace("full", SHOAL_DTYPE_BFLOAT16, 4, SHOAL_WITH_BACKWARD) <
+                workspace("full", SHOAL_DTYPE_FLOAT32, 4, SHOAL_WITH_BACKWARD) +
+                    2 * 8 * head + 400000);
 }
 
 static void other_types_are_refused(void **state) {
-    const shoal_dtype wrong[] = {SHOAL_INT32, (shoal_dtype)7, (shoal_dtype)-1};
+    const shoal_dtype wrong[] = {SHOAL_DTYPE_INT32, (shoal_dtype)7, (shoal_dtype)-1};
     shoal_context *context = test_context(NULL, 1);
     const shoal_attention attention = spelled("full");
     for (int64_t i = 0; i < COUNT_OF(wrong); i++) {
-        const shoal_problem problem = {.batch = 1,
+        const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                       .batch = 1,
                                        .heads = 1,
                                        .queries = 4,
                                        .keys = 4,

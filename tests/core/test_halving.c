@@ -1,5 +1,5 @@
-/* Rows in an order in which alike ones follow each other: none is lost, each keeps what
-   belongs to it, and neighbours are nearer to each other than before. */
+/* Sorting similar rows together: it is a permutation, rows keep their entries, and
+   neighbours become more similar. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -68,7 +68,8 @@ static void check(int64_t n, int rank, int64_t leaf, character what) {
         seen[order[i]] = true;
         assert_memory_equal(rows + i * rank, before + (int64_t)order[i] * rank, bytes);
     }
-    /* Ten rows to each of 40 centres, leaves of 4 or 8: most lie around one centre. */
+    /* Ten rows around each of 40 centres, leaves of 4 or 8: most leaves belong to one
+       centre. */
     if (what == MIXTURE && n >= 400 && rank > 1 && leaf > 1)
         if (!(spread(rows, n, rank, leaf) < 0.4 * spread(before, n, rank, leaf)))
             fail_msg("n %d, rank %d, leaf %d: %g of %g", (int)n, rank, (int)leaf,

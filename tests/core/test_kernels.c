@@ -1,6 +1,6 @@
-/* Every kernel of every table that runs here against the scalar one, over awkward sizes.
-   A kernel that joins src/kernels/list.h needs a check_NAME here, or this does not
-   build. */
+/* Every kernel of every table that this machine supports, compared with the scalar one
+   over awkward sizes. A kernel in src/kernels/list.h without a check_NAME here does not
+   compile. */
 #include <math.h>
 #include <string.h>
 
@@ -17,7 +17,7 @@ typedef kernel_table checked_kernels;
 static const int COUNTS[] = {0, 1, 2, 3, 5, 7, 8, 9, 23, 24, 25, 63, 64};
 static const int LARGE_DIMS[] = {96, 97, 128, 129, 200, 260};
 
-/* ---- The sizes -------------------------------------------------------------------- */
+/* ---- Sizes ------------------------------------------------------------------------ */
 
 /* 1 .. 70, then the larger ones. */
 enum { ALL_DIMS = 70 + sizeof LARGE_DIMS / sizeof *LARGE_DIMS };
@@ -26,11 +26,11 @@ static int dim_at(int i) {
     return i < 70 ? i + 1 : LARGE_DIMS[i - 70];
 }
 
-/* One comparison; the salt says what else is given. */
+/* One comparison; the salt selects a variant of the input. */
 typedef void comparison(const checked_kernels *kernels, int width, int count, int dim,
                         int salt);
 
-/* Every width of the table, every count, the first `dims` dims, salts 0 .. salts - 1. */
+/* All widths of the table, all counts, the first `dims` dims, salts 0 .. salts - 1. */
 static void walk(const checked_kernels *kernels, int dims, int salts,
                  comparison *compare) {
     for (int width = kernels->lanes; width <= kernels->panel; width += kernels->lanes)
@@ -48,7 +48,7 @@ static void pack_once(const checked_kernels *kernels, int width, int most, int d
     const int rows = count + salt, stride = dim + salt % 3;
     float *x = random_rows(rows, stride, dim);
     if (rows > 0)
-        x[0] = NAN; /* must not reach lanes that stand for no query */
+        x[0] = NAN; /* must not affect lanes without a query */
     int32_t *index = salt % 2 ? random_index(count, rows) : NULL;
     float_pair panel = pair_create(dim * width);
     SCALAR->pack(x, stride, index, count, width, dim, 0.3f, panel.expected);
@@ -139,7 +139,7 @@ static void add_and_raise_once(const checked_kernels *kernels, int width, int co
     float *more = random_panel(1, width);
     float_pair scores = pair_create(count * width), best = pair_create(count * width);
     if (salt && count > 0)
-        scores.expected[0] = scores.actual[0] = NAN; /* is never the best */
+        scores.expected[0] = scores.actual[0] = NAN; /* never the best */
     SCALAR->add_and_raise(more, width, count, scores.expected, best.expected);
     kernels->add_and_raise(more, width, count, scores.actual, best.actual);
     pair_compare(scores, 0, "add_and_raise", kernels->isa);
@@ -195,7 +195,7 @@ static void add_to_rows_once(const checked_kernels *kernels, int width, int coun
 
 CHECK(add_to_rows, walk(kernels, 1, 3, add_to_rows_once))
 
-/* Any width that has room for the lanes is legal here, and any number of lanes. */
+/* Any width with room for the lanes is allowed, and any number of lanes. */
 static void spread_once(const checked_kernels *kernels, int panel, int count, int dim,
                         int salt) {
     const int lanes = salt ? panel : panel - 1, width = lanes + salt;
@@ -213,7 +213,8 @@ CHECK(spread, walk(kernels, ALL_DIMS, 2, spread_once))
 
 /* ---- Softmax ---------------------------------------------------------------------- */
 
-/* Spread over 40, some far below; lanes get NaN and infinities by the salt. */
+/* Spread over 40, some far below; some lanes get NaN and infinities, depending on the
+   salt. */
 static void fill_scores(float *scores, int width, int count, int salt) {
     for (int i = 0; i < count * width; i++)
         scores[i] = draw_uniform() * 20 - (draw_below(20) == 0 ? 200.0f : 0);
@@ -324,31 +325,147 @@ CHECK(dot_columns, walk(kernels, 1, 10, dot_once))
 
 /* ---- Candidates and hashes -------------------------------------------------------- */
 
+/* Lists of `rows` candidates and the same again; lane i of those to come has i % 4, or,
+   for collect_all, 2. */
+typedef struct {
+    float *list[2], *lowest;
+    int32_t *keys[2], *counts[2];
+    size_t bytes; /* of list or keys */
+} list_pair;
+
+static list_pair make_lists(int width, int rows, int even) {
+    list_pair made = {.bytes = (size_t)(width * rows) * 4,
+                      .lowest = random_panel(1, width)};
+    for (int which = 0; which < 2; which++) {
+        made.list[which] = guarded_output(made.bytes);
+        made.keys[which] = guarded_output(made.bytes);
+        made.counts[which] = guarded_output((size_t)width * 4);
+        for (int i = 0; i < width; i++)
+            made.counts[which][i] = even ? 2 : i % 4;
+    }
+    for (int i = 0; i < width; i++)
+        made.lowest[i] = i % 4 == 0   ? -INFINITY
+                         : i % 4 == 3 ? INFINITY
+                                      : 20 * draw_uniform();
+    return made;
+}
+
+static void compare_lists(const list_pair *lists, int width, const char *name,
+                          const checked_kernels *kernels) {
+    bytes_compare(lists->list[0], lists->list[1], lists->bytes, name, kernels->isa);
+    bytes_compare(lists->keys[0], lists->keys[1], lists->bytes, name, kernels->isa);
+    bytes_compare(lists->counts[0], lists->counts[1], (size_t)width * 4, name,
+                  kernels->isa);
+    guarded_finish(name);
+}
+
 static void collect_once(const checked_kernels *kernels, int width, int count, int dim,
                          int salt) {
     (void)dim;
-    const int64_t capacity = count + 3;
-    const size_t bytes = (size_t)(width * capacity) * sizeof(uint64_t);
-    float *scores = random_panel(count, width), *lowest = random_panel(1, width);
-    uint64_t *expected = guarded_output(bytes), *actual = guarded_output(bytes);
-    int32_t *counts[2] = {guarded_output((size_t)width * 4),
-                          guarded_output((size_t)width * 4)};
+    float *scores = random_panel(count, width);
+    list_pair lists = make_lists(width, count + 3, 0);
     fill_scores(scores, width, count, salt);
-    for (int i = 0; i < width; i++) {
-        lowest[i] = i % 4 == 0 ? -INFINITY : i % 4 == 3 ? INFINITY : 20 * draw_uniform();
-        counts[0][i] = counts[1][i] = i % 4;
-    }
     if (count > 1)
-        lowest[width - 1] = scores[width - 1]; /* equal is not more */
-    SCALAR->collect(scores, width, count, 1000, lowest, expected, capacity, counts[0]);
-    kernels->collect(scores, width, count, 1000, lowest, actual, capacity, counts[1]);
-    bytes_compare(expected, actual, bytes, "collect", kernels->isa);
-    bytes_compare(counts[0], counts[1], (size_t)width * 4, "collect's counts",
-                  kernels->isa);
-    guarded_finish("collect");
+        lists.lowest[width - 1] = scores[width - 1]; /* equal is not greater */
+    SCALAR->collect(scores, width, count, 1000, lists.lowest, lists.list[0],
+                    lists.keys[0], lists.counts[0]);
+    kernels->collect(scores, width, count, 1000, lists.lowest, lists.list[1],
+                     lists.keys[1], lists.counts[1]);
+    compare_lists(&lists, width, "collect", kernels);
 }
 
 CHECK(collect, walk(kernels, 1, 3, collect_once))
+
+static void collect_all_once(const checked_kernels *kernels, int width, int count,
+                             int dim, int salt) {
+    (void)dim;
+    float *scores = random_panel(count, width);
+    list_pair lists = make_lists(width, count + 2, 1);
+    fill_scores(scores, width, count, salt);
+    SCALAR->collect_all(scores, width, count, 1000, lists.lowest, lists.list[0],
+                        lists.keys[0], lists.counts[0]);
+    kernels->collect_all(scores, width, count, 1000, lists.lowest, lists.list[1],
+                         lists.keys[1], lists.counts[1]);
+    compare_lists(&lists, width, "collect_all", kernels);
+}
+
+CHECK(collect_all, walk(kernels, 1, 3, collect_all_once))
+
+/* One lane: what is left are the largest of what was there, of equal ones the first, in
+   order and at least k of them where there were so many. */
+static void check_cut_lane(const float *before, const float *list, const int32_t *keys,
+                           int width, int rows, int k, int most, int32_t kept,
+                           float lowest, float raised) {
+    int live = 0, at_least = 0;
+    for (int r = 0; r < rows; r++)
+        live += before[r * width] > -INFINITY;
+    assert_true(kept <= (live < most ? live : most));
+    assert_true(kept >= (live < k ? live : k));
+    for (int r = 0, at = 0; r < rows; r++) {
+        int better = 0;
+        for (int other = 0; other < rows; other++)
+            better += before[other * width] > before[r * width] ||
+                      (before[other * width] == before[r * width] && other < r);
+        if (better >= kept || !(before[r * width] > -INFINITY))
+            continue;
+        assert_true(list[at * width] == before[r * width]);
+        assert_int_equal(keys[at++ * width], 7 * r);
+    }
+    for (int r = 0; r < rows; r++) {
+        if (r >= kept)
+            assert_true(list[r * width] == -INFINITY);
+        at_least += list[r * width] >= raised;
+    }
+    assert_true(raised >= lowest);
+    if (raised > lowest)
+        assert_true(at_least >= k);
+}
+
+static void cut_once(const checked_kernels *kernels, int width, int rows, int k, int most,
+                     int salt) {
+    const size_t bytes = (size_t)(rows * width) * 4;
+    float *before = guarded_input(bytes), *list = guarded_output(bytes);
+    int32_t *keys = guarded_output(bytes), *counts = guarded_output((size_t)width * 4);
+    float *lowest = guarded_output((size_t)width * 4);
+    for (int i = 0; i < width; i++) {
+        /* Of lane i some rows are past its end, and some may be -infinity. */
+        const int end = salt == 3 ? (int)draw_below(rows + 1) : rows;
+        lowest[i] = salt == 2 && i % 2 ? 1 : -INFINITY;
+        counts[i] = end;
+        for (int r = 0; r < rows; r++) {
+            float score = 20 * draw_uniform() - 10;
+            if (salt == 1) /* few values */
+                score = (float)draw_below(4);
+            if (salt == 2 && draw_below(3) == 0)
+                score = draw_below(2) ? INFINITY : -INFINITY;
+            before[r * width + i] = r < end ? score : -INFINITY;
+            keys[r * width + i] = 7 * r;
+        }
+    }
+    memcpy(list, before, bytes);
+    for (int i = 0; i < width; i += kernels->lanes) {
+        float old[MAX_PANEL];
+        memcpy(old, lowest + i, sizeof(float) * (size_t)kernels->lanes);
+        kernels->cut_lists(width, rows, k, most, list + i, keys + i, counts + i,
+                           lowest + i);
+        for (int lane = 0; lane < kernels->lanes; lane++)
+            check_cut_lane(before + i + lane, list + i + lane, keys + i + lane, width,
+                           rows, k, most, counts[i + lane], old[lane], lowest[i + lane]);
+    }
+    guarded_finish("cut_lists");
+}
+
+static void check_cut_lists(const checked_kernels *kernels) {
+    const int sizes[] = {1, 2, 5, 31, 64, 130};
+    for (int width = kernels->lanes; width <= kernels->panel;
+         width += kernels->panel - kernels->lanes)
+        for (int64_t i = 0; i < COUNT_OF(sizes); i++)
+            for (int salt = 0; salt < 4; salt++)
+                for (int k = 1; k <= sizes[i] + 1; k += 1 + k / 2) {
+                    cut_once(kernels, width, sizes[i], k, k, salt);
+                    cut_once(kernels, width, sizes[i], k, k + k / 8 + 1, salt);
+                }
+}
 
 static void signs_once(const checked_kernels *kernels, int width, int bits) {
     const float odd[] = {0, -0.0f, NAN, INFINITY, -INFINITY, 1e-45f};
@@ -369,7 +486,7 @@ static void check_signs(const checked_kernels *kernels) {
             signs_once(kernels, width, bits);
 }
 
-/* few: four bits have so few values that ties are everywhere. The last of 256 bits is
+/* few: four bits have so few values that ties are frequent. The last of 256 bits is
    always 0, since a distance has one byte. */
 static void nearest_once(const checked_kernels *kernels, int bytes, int count, int few) {
     const int nibble_count = 2 * bytes, values = few ? 2 : 16;
@@ -406,7 +523,7 @@ static void check_nearest(const checked_kernels *kernels) {
                 nearest_once(kernels, bytes, counts[i], few);
 }
 
-/* What the list says of `closest`, for one lane. */
+/* The specification of `closest` in the list, for one lane. */
 static void closest_lane(const float *panel, int width, int rank, const float *centres,
                          int stride, const float *bias, int count, float *best,
                          int32_t *who) {
@@ -416,15 +533,15 @@ static void closest_lane(const float *panel, int width, int rank, const float *c
         float value = bias[c];
         for (int r = 0; r < rank; r++)
             value = fmaf(centres[c * stride + r], panel[r * width], value);
-        if (value > *best) { /* never for NaN, nor for an equal that comes later */
+        if (value > *best) { /* never for NaN, nor for a later tie */
             *best = value;
             *who = c;
         }
     }
 }
 
-/* salt 0: random; 1: so few values that ties are everywhere; 2: NaN and infinities in
-   lanes, centres and biases; 3: nothing but NaN. */
+/* salt 0: random; 1: few values with frequent ties; 2: NaN and infinities in lanes,
+   centres and biases; 3: only NaN. */
 static void fill_closest(float *panel, int lanes, float *centres, int stride, int rank,
                          float *bias, int count, int salt) {
     for (int i = 0; i < lanes && salt == 1; i++)
@@ -475,12 +592,14 @@ static void check_closest(const checked_kernels *kernels) {
 static void check_tally(const checked_kernels *kernels) {
     for (int again = 0; again < 400; again++) {
         const uint64_t word = draw();
-        uint8_t *expected = guarded_output(64), *actual = guarded_output(64);
+        const int16_t by = again % 2 ? 1 : -1;
+        int16_t *expected = guarded_output(64 * sizeof *expected);
+        int16_t *actual = guarded_output(64 * sizeof *actual);
         for (int b = 0; b < 64; b++)
-            expected[b] = actual[b] = b % 3 ? (uint8_t)draw() : 255;
-        SCALAR->tally(word, expected);
-        kernels->tally(word, actual);
-        bytes_compare(expected, actual, 64, "tally", kernels->isa);
+            expected[b] = actual[b] = (int16_t)(draw() % 2000 - 1000);
+        SCALAR->tally(word, by, expected);
+        kernels->tally(word, by, actual);
+        bytes_compare(expected, actual, 64 * sizeof *actual, "tally", kernels->isa);
         guarded_finish("tally");
     }
 }
@@ -528,7 +647,7 @@ static void check_sum_rows_wide(const checked_kernels *kernels) {
             sum_wide_once(kernels, counts[i], dim_at(d));
 }
 
-/* Few places, so that rows meet. */
+/* Few destinations, so that rows collide. */
 static void scatter_once(const checked_kernels *kernels, int count, int dim) {
     enum { PLACES = 5 };
     const int stride = dim + dim % 3;
@@ -587,7 +706,7 @@ static void check_dots_at(const checked_kernels *kernels) {
             dots_at_once(kernels, rows, dim_at(d));
 }
 
-/* Numbers of all sizes; few different ones, so that many are equal; and infinities. */
+/* Numbers of all magnitudes; few distinct ones, with many ties; and infinities. */
 static void largest_once(const checked_kernels *kernels, int count, int k, int salt) {
     float *x = random_rows(1, count, count);
     int32_t expected[1100], actual[1100];
@@ -650,8 +769,8 @@ static void dots_once(const checked_kernels *kernels, int inputs, int salt) {
 
 CHECK(dots, walk_lengths(kernels, 18, dots_once))
 
-/* Every half there is, NaN aside to the bit, in an order that leaves ordinary ones for
-   the end, which is not a whole vector. */
+/* Every half-precision number, bit for bit except NaN, ordered so that ordinary ones
+   come last, where a vector is incomplete. */
 static void check_widen(const checked_kernels *kernels) {
     for (int first = 0; first < 11; first++) {
         const int count = 65536 - first;
@@ -666,8 +785,8 @@ static void check_widen(const checked_kernels *kernels) {
     }
 }
 
-/* Floats around every half: itself, halfway to the next, and a little more and less than
-   that; NaN and what is too large. */
+/* Floats around every half-precision number: itself, halfway to the next, and slightly
+   more and less than that; NaN and overflow. */
 static float near_a_half(int bfloats, int i) {
     union {
         uint32_t bits;
@@ -705,8 +824,7 @@ static void check_round_of(const checked_kernels *kernels, int bfloats) {
     }
 }
 
-/* The scalar kernel by its definition: no half is nearer, and of two as near it is the
-   even one. */
+/* The scalar kernel by definition: round to nearest, ties to even. */
 static void check_nearest_half(float x, int bfloats) {
     uint16_t half;
     (bfloats ? SCALAR->round_bfloats : SCALAR->round_halves)(1, &x, &half);

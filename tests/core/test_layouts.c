@@ -1,5 +1,5 @@
-/* Layout is only strides, and a head is alone: neither where the numbers lie in memory
-   nor what else is in the batch changes a single bit. */
+/* Results do not depend on the memory layout nor on other heads of the batch, bit for
+   bit. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,10 +25,10 @@ static case_spec layout_spec(const char *kind, memory_layout layout, bool ragged
 static void check_same_groups(const attention_case *c, const shoal_plan *a,
                               const shoal_plan *b) {
     size_t heads = (size_t)(c->spec.batch * c->spec.heads);
-    const int32_t *groups = shoal_plan_groups(a, NULL),
+    const int32_t *groups = shoal_plan_clusters(a, NULL),
                   *top = shoal_plan_top_keys(a, NULL);
     if (groups)
-        assert_memory_equal(groups, shoal_plan_groups(b, NULL),
+        assert_memory_equal(groups, shoal_plan_clusters(b, NULL),
                             heads * (size_t)c->spec.queries * sizeof *groups);
     if (top)
         assert_memory_equal(top, shoal_plan_top_keys(b, NULL),
@@ -80,10 +80,10 @@ static void check_head_alone(shoal_context *context, const attention_case *c,
         check_rows_equal(&c->dk, b, h, &alone.dk, "dk");
         check_rows_equal(&c->dv, b, h, &alone.dv, "dv");
     }
-    if (shoal_plan_groups(plan, NULL))
-        assert_memory_equal(shoal_plan_groups(plan, NULL) +
+    if (shoal_plan_clusters(plan, NULL))
+        assert_memory_equal(shoal_plan_clusters(plan, NULL) +
                                 (b * c->spec.heads + h) * c->spec.queries,
-                            shoal_plan_groups(alone_plan, NULL),
+                            shoal_plan_clusters(alone_plan, NULL),
                             sizeof(int32_t) * (size_t)alone.spec.queries);
     shoal_plan_destroy(alone_plan);
     case_destroy(&alone);
@@ -107,8 +107,8 @@ static void heads_are_alone(void **state) {
             }
 }
 
-/* Lengths on both sides of where shoal's numbers change, self-attention with near keys
-   among them; the kinds' numbers are those of each sequence. */
+/* Lengths on both sides of the thresholds of shoal's defaults, including self-attention
+   with neighbouring keys; the numbers are those of each sequence. */
 static void sequences_have_their_own_numbers(void **state) {
     static const char *const kinds[] = {"shoal", "shoal-110", "shoal:topk=9,block=16"};
     static const int64_t lengths[] = {8300, 8000, 190};
@@ -135,7 +135,7 @@ static void sequences_have_their_own_numbers(void **state) {
     }
 }
 
-/* q, k and v may be one and the same array. */
+/* q, k and v may be the same array. */
 static void inputs_may_overlap(void **state) {
     for (int64_t kind = 0; KINDS[kind]; kind++) {
         case_spec spec = layout_spec(KINDS[kind], LAYOUT_CONTIGUOUS, false);
@@ -167,9 +167,10 @@ static void a_stride_of_zero_shares(void **state) {
             memcpy(tensor_row(&copied.v, b, 0, 0), copied.v.data,
                    sizeof(float) * (size_t)copied.v.strides.batch);
         }
-        shared.problem.k = copied.k.strides;
-        shared.problem.v = copied.v.strides;
-        shared.problem.k.batch = shared.problem.v.batch = 0;
+        shoal_strides k = copied.k.strides, v = copied.v.strides;
+        k.batch = v.batch = 0;
+        shared.problem.k_strides = &k;
+        shared.problem.v_strides = &v;
         shoal_context *context = test_context(NULL, 2);
         shoal_plan *plans[] = {case_plan(context, &copied, 0),
                                case_plan(context, &shared, 0)};

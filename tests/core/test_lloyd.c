@@ -1,6 +1,7 @@
-/* Euclidean k-means on projected queries: the same groups on every instruction set and
-   number of threads; every query with the nearest of the centres that were found; and
-   groups as tight as plain Lloyd's from a random start. N queries, C clusters. */
+/* Euclidean k-means on projected queries: the same clusters on every instruction set
+   and number of threads; every query is assigned to the nearest centre; and clusters
+   as tight as those of plain Lloyd iterations from a random start. N queries, C
+   clusters. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -86,9 +87,9 @@ static void lloyd_case_destroy(lloyd_case *c) {
     free(c->points);
 }
 
-/* ---- The library's ---------------------------------------------------------------- */
+/* ---- The library ------------------------------------------------------------------ */
 
-/* groups: [N]; centres: [C][rank], or NULL. The memory that it runs in is dirty. */
+/* groups: [N]; centres: [C][rank], or NULL. The memory is not zeroed. */
 static void run_lloyd(const lloyd_case *c, const kernel_table *table, team workers,
                       int32_t *groups, float *centres) {
     lloyd_work work = {0};
@@ -117,7 +118,7 @@ static void run_lloyd(const lloyd_case *c, const kernel_table *table, team worke
     free(block);
 }
 
-/* Every table and every team against the first; groups: [N], the first's. */
+/* Compares every table and team with the first; groups: [N], the first result. */
 static void check_same_everywhere(const lloyd_case *c, int32_t *groups, float *centres) {
     shoal_context *two = test_context("scalar", 2), *three = test_context("scalar", 3);
     const team teams[] = {{.threads = 1},
@@ -146,7 +147,7 @@ static void check_same_everywhere(const lloyd_case *c, int32_t *groups, float *c
     shoal_context_destroy(three);
 }
 
-/* ---- How tight groups are --------------------------------------------------------- */
+/* ---- Tightness of clusters -------------------------------------------------------- */
 
 static double square_distance(const double *a, const double *b, int rank) {
     double sum = 0;
@@ -155,7 +156,7 @@ static double square_distance(const double *a, const double *b, int rank) {
     return sum;
 }
 
-/* Means of the groups; one without members keeps its centre. centres: [C][rank]. */
+/* Means of the clusters; one without members keeps its centre. centres: [C][rank]. */
 static void move_to_means(const lloyd_case *c, const int32_t *groups, double *centres) {
     int64_t *sizes = test_memory(c->clusters, sizeof *sizes);
     double *sums = test_memory((int64_t)c->clusters * c->rank, sizeof *sums);
@@ -171,7 +172,7 @@ static void move_to_means(const lloyd_case *c, const int32_t *groups, double *ce
     free(sums);
 }
 
-/* Sum of squared distances from the groups' means. */
+/* Sum of squared distances from the means of the clusters. */
 static double looseness(const lloyd_case *c, const int32_t *groups) {
     double *means = test_memory((int64_t)c->clusters * c->rank, sizeof *means);
     double sum = 0;
@@ -195,7 +196,7 @@ static void assign(const lloyd_case *c, const double *centres, int32_t *groups) 
     }
 }
 
-/* Plain Lloyd's from C random queries, on all of them. */
+/* Plain Lloyd iterations from C random queries, on all of them. */
 static double plain_looseness(const lloyd_case *c) {
     double *centres = test_memory((int64_t)c->clusters * c->rank, sizeof *centres);
     int32_t *groups = test_memory(c->n, sizeof *groups);
@@ -219,7 +220,7 @@ static double plain_looseness(const lloyd_case *c) {
 
 /* ---- Tests ------------------------------------------------------------------------ */
 
-/* No other centre is nearer, beyond the rounding of the squares that are compared. */
+/* No other centre is nearer, up to the rounding of the compared squares. */
 static void check_nearest(const lloyd_case *c, const int32_t *groups,
                           const float *centres) {
     const double none[MOST_RANK] = {0};
@@ -239,8 +240,8 @@ static void check_nearest(const lloyd_case *c, const int32_t *groups,
     free(nearest);
 }
 
-/* Where all members of a group are one point, or all queries are in one group that every
-   one of them taught, the centre is the mean. */
+/* If all members of a cluster are one point, or one cluster has all queries and learned
+   from all of them, the centre is the mean. */
 static void check_centres(const lloyd_case *c, const int32_t *groups,
                           const float *centres, double size) {
     double *means = test_memory((int64_t)c->clusters * c->rank, sizeof *means);
@@ -276,7 +277,8 @@ static void check_case(character which, int64_t n, int clusters, int rank, int i
     lloyd_case_destroy(&c);
 }
 
-/* Around every size where the way changes: panels, tasks, half and whole samples. */
+/* Around every size where the algorithm changes: panels, tasks, half and complete
+   samples. */
 static void groups_are_the_same_everywhere(void **state) {
     const int64_t sizes[] = {2,    3,    25,   49,   959,  960,  961,  1023, 1024,
                              1025, 1200, 2000, 4095, 4096, 4097, 4200, 5000};
@@ -291,7 +293,7 @@ static void groups_are_the_same_everywhere(void **state) {
     }
 }
 
-/* So many clusters that the sample grows with them. */
+/* Enough clusters that the sample grows with them. */
 static void many_clusters(void **state) {
     check_case(MIXTURE, 9599, 300, 4, 5, 1);
     check_case(MIXTURE, 9601, 300, 4, 2, 2);
@@ -301,7 +303,7 @@ static void many_clusters(void **state) {
     check_case(IDENTICAL, 301, 300, 3, 5, 6);
 }
 
-/* Clusters that are more than half of the points: hardly one stays empty. */
+/* More clusters than half the points: hardly one stays empty. */
 static void nearly_as_many_clusters(void **state) {
     const int64_t sizes[] = {1023, 1024, 1100};
     for (int64_t s = 0; s < COUNT_OF(sizes); s++) {

@@ -1,5 +1,5 @@
-/* lsh over many chunks: buckets as they are defined, then forward and backward against
-   the reference with those buckets. */
+/* lsh over many chunks: buckets by definition, then forward and backward compared with
+   the reference using those buckets. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -12,15 +12,16 @@
 static const int64_t LENGTHS[] = {1, 2, 31, 32, 33, 64, 65, 66, 97, 128, 200, 333};
 
 static case_spec lsh_spec(int64_t n, int32_t rounds, uint64_t seed) {
-    return (case_spec){.attention = {.kind = SHOAL_LSH, .rounds = rounds, .seed = seed},
-                       .batch = 2,
-                       .heads = 2,
-                       .queries = n,
-                       .dim = test_pick(seed, 1, 1, 40),
-                       .value_dim = test_pick(seed, 2, 1, 30),
-                       .layout = (memory_layout)(seed % LAYOUT_COUNT),
-                       .ragged = seed % 3 == 0,
-                       .seed = seed};
+    return (
+        case_spec){.attention = {.kind = SHOAL_KIND_LSH, .rounds = rounds, .seed = seed},
+                   .batch = 2,
+                   .heads = 2,
+                   .queries = n,
+                   .dim = test_pick(seed, 1, 1, 40),
+                   .value_dim = test_pick(seed, 2, 1, 30),
+                   .layout = (memory_layout)(seed % LAYOUT_COUNT),
+                   .ragged = seed % 3 == 0,
+                   .seed = seed};
 }
 
 /* ---- Buckets ---------------------------------------------------------------------- */
@@ -46,7 +47,8 @@ static double product(const attention_case *c, const float *q, int64_t round,
     return (bucket < half ? sum : -sum) / sqrt(length);
 }
 
-/* No bucket is better than the chosen one, and none before it as good, up to rounding. */
+/* No bucket is better than the chosen one, and no earlier one is equal, up to
+   rounding. */
 static void check_bucket(const attention_case *c, const float *q, int64_t round,
                          int32_t bucket, int64_t buckets) {
     assert_in_range(bucket, 0, buckets - 1);
@@ -83,7 +85,8 @@ static int32_t *buckets_on(const char *isa, const attention_case *c) {
     return buckets;
 }
 
-/* Nor do they depend on how long a query is; 0 and NaN go to the first bucket. */
+/* Buckets do not depend on the length of a query either; 0 and NaN go to the first
+   bucket. */
 static void buckets_are_the_same_everywhere(void **state) {
     case_spec spec = lsh_spec(300, 2, 5);
     attention_case c = case_create(&spec), scaled = case_create(&spec);
@@ -106,7 +109,7 @@ static void buckets_are_the_same_everywhere(void **state) {
     case_destroy(&scaled);
 }
 
-/* ---- Against the reference -------------------------------------------------------- */
+/* ---- Comparison with the reference ------------------------------------------------ */
 
 static void check_on(attention_case *c, const char *isa, int threads) {
     shoal_context *context = test_context(isa, threads);
@@ -116,8 +119,8 @@ static void check_on(attention_case *c, const char *isa, int threads) {
     shoal_context_destroy(context);
 }
 
-/* One round walks over chunks from 65 positions on; more rounds count pairs up to 64
-   positions for each. */
+/* One round uses chunks from 65 positions on; several rounds count pairs up to 64
+   positions per round. */
 static void many_chunks(void **state) {
     for (int64_t i = 0; i < COUNT_OF(LENGTHS); i++)
         for (int isa = 0; test_isa(isa); isa++)
@@ -129,7 +132,7 @@ static void many_chunks(void **state) {
             }
 }
 
-/* A zero query has the key 0 and still a gradient of its own, by chunks and counted. */
+/* A zero query has the key 0 and still a gradient, by chunks and counted. */
 static void zero_queries(void **state) {
     for (int32_t rounds = 1; rounds <= 2; rounds++) {
         case_spec spec = lsh_spec(80, rounds, 35);
@@ -142,8 +145,8 @@ static void zero_queries(void **state) {
     }
 }
 
-/* Few positions in two bundles that point away from each other, so that no round shows
-   the last chunk anything of the first bundle: a whole block of keys. */
+/* Few positions in two opposite directions, so that no round shows the last chunk a key
+   of the first direction: a whole block of keys. */
 static void keys_that_no_round_shows(void **state) {
     case_spec spec = lsh_spec(256, 4, 36);
     attention_case c = case_create(&spec);
@@ -153,8 +156,8 @@ static void keys_that_no_round_shows(void **state) {
     case_destroy(&c);
 }
 
-/* Most keys are hidden, so that some queries are shown none that is not; by chunks and
-   counted. What no round shows does not step in. */
+/* Most keys are hidden, so that some queries see no visible key; by chunks and counted.
+   Keys that no round shows are not used instead. */
 static void few_keys_are_left(void **state) {
     for (int32_t rounds = 1; rounds <= 4; rounds += 3)
         for (int64_t n = 1; n <= 200; n += 199) {

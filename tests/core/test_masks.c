@@ -1,5 +1,5 @@
-/* Causal order, biases, masks and dropout, in every kind that has them: against the
-   reference over random problems, and what must hold beside. */
+/* Causal order, biases, masks and dropout, in every kind that supports them: compared
+   with the reference on random problems, and properties. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,10 +24,10 @@ static pair_layout random_pairs(uint64_t seed, uint64_t stream) {
     return picked > 0 ? (pair_layout)picked : PAIRS_NONE;
 }
 
-/* Key clusters and near positions. */
+/* Key clusters and neighbouring positions. */
 static void vary_shoal(uint64_t seed, shoal_attention *attention) {
     static const int32_t clusters[] = {1, 3, 8, 24}, blocks[] = {1, 3, 8, 24};
-    if (attention->kind != SHOAL_SHOAL)
+    if (attention->kind != SHOAL_KIND_SHOAL)
         return;
     attention->keyclusters = CHOOSE(clusters, seed, 30);
     attention->rank = (int32_t)test_pick(seed, 31, 1, 6);
@@ -86,17 +86,17 @@ static void check_case(const case_spec *spec) {
     }
 }
 
-/* The state is the kind's facts. */
+/* state: properties of the kind. */
 static void check_kind(void **state) {
     shoal_kind kind = ((const shoal_kind_info *)*state)->defaults.kind;
-    const uint64_t count = kind == SHOAL_SHOAL ? 40 : PROBLEMS_PER_KIND;
+    const uint64_t count = kind == SHOAL_KIND_SHOAL ? 40 : PROBLEMS_PER_KIND;
     for (uint64_t problem = 1; problem <= count; problem++) {
         case_spec spec = random_spec(kind, 1000 * (uint64_t)kind + problem);
         check_case(&spec);
     }
 }
 
-/* ---- What must hold --------------------------------------------------------------- */
+/* ---- Properties ------------------------------------------------------------------- */
 
 static case_spec long_spec(shoal_kind kind) {
     return (case_spec){.attention = facts_of(kind)->defaults,
@@ -136,7 +136,7 @@ static void threads_do_not_matter(void **state) {
    the first queries, as it would if its weight of 0 were multiplied. */
 static void the_future_is_not_looked_at(void **state) {
     for (int isa = 0; test_isa(isa); isa++) {
-        case_spec spec = long_spec(SHOAL_FULL);
+        case_spec spec = long_spec(SHOAL_KIND_FULL);
         spec.bias = PAIRS_NONE;
         spec.dropout = 0;
         attention_case c = case_create(&spec);
@@ -155,7 +155,7 @@ static void the_future_is_not_looked_at(void **state) {
 static void queries_are_the_last_positions(void **state) {
     const char *const kinds[] = {"full", "local-16", "strided-16", "oracle-top-8"};
     for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++) {
-        case_spec spec = long_spec(SHOAL_FULL);
+        case_spec spec = long_spec(SHOAL_KIND_FULL);
         spec.attention = spelled(kinds[kind]);
         spec.bias = PAIRS_NONE;
         spec.dropout = 0;
@@ -180,7 +180,7 @@ static void queries_are_the_last_positions(void **state) {
 /* A mask is a bias of 0 and -inf, to the bit. */
 static void masks_are_biases(void **state) {
     for (int layout = PAIRS_WHOLE; layout < PAIRS_COUNT; layout++) {
-        case_spec spec = long_spec(SHOAL_FULL);
+        case_spec spec = long_spec(SHOAL_KIND_FULL);
         spec.queries = 130;
         spec.keys = 200;
         spec.bias = PAIRS_NONE;
@@ -189,7 +189,7 @@ static void masks_are_biases(void **state) {
         spec.mask = PAIRS_NONE;
         spec.bias = (pair_layout)layout;
         attention_case biased = case_create(&spec);
-        const shoal_pair_strides *s = &masked.inputs.mask_strides;
+        const shoal_pair_strides *s = masked.inputs.mask_strides;
         const int64_t last = layout == PAIRS_WHOLE
                                  ? spec.heads * spec.queries * spec.keys - 1
                                  : (spec.heads - 1) * s->head +
@@ -205,17 +205,26 @@ static void masks_are_biases(void **state) {
     }
 }
 
-/* Where every score is the type's lowest number, PyTorch's way to mask, keys weigh the
-   same; where every score is -inf, nothing does. */
+/* If every score is the lowest finite number, as in PyTorch's masks, all keys have the
+   same weight; if every score is -inf, none has. */
 static void lowest_biases(void **state) {
     float q[4] = {1, 2, 3, 4}, k[4] = {1, 1, 2, 2}, v[4] = {1, 2, 3, 6}, out[4];
     float bias[16];
     for (int i = 0; i < 16; i++)
         bias[i] = i < 4 ? -INFINITY : i < 8 ? -3.40282347e38f : 0;
     bias[8] = bias[9] = bias[10] = -INFINITY;
-    const shoal_problem problem =
-        {.batch = 1, .heads = 1, .queries = 4, .keys = 4, .dim = 1, .value_dim = 1};
-    const shoal_inputs inputs = {.q = q, .k = k, .v = v, .bias = bias};
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
+                                   .heads = 1,
+                                   .queries = 4,
+                                   .keys = 4,
+                                   .dim = 1,
+                                   .value_dim = 1};
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                 .q = q,
+                                 .k = k,
+                                 .v = v,
+                                 .bias = bias};
     for (int isa = 0; test_isa(isa); isa++) {
         shoal_context *context = test_context(test_isa(isa), 1);
         assert_int_equal(shoal_attend(context, "full", &problem, &inputs, out), SHOAL_OK);
@@ -241,9 +250,9 @@ static void dropout_keeps_the_mean(void **state) {
     assert_true(shoal_dropout_factor(1, 7, 0, 0, 0) == 0);
 }
 
-/* The error of an exact kind under a mask is none. */
+/* An exact kind with a mask has no error. */
 static void errors_are_estimated(void **state) {
-    case_spec spec = long_spec(SHOAL_FULL);
+    case_spec spec = long_spec(SHOAL_KIND_FULL);
     spec.queries = spec.keys = 150;
     spec.dropout = 0;
     spec.mask = PAIRS_OF_QUERIES;
@@ -256,7 +265,7 @@ static void errors_are_estimated(void **state) {
     case_destroy(&c);
 }
 
-/* Where every key is hidden, outputs and gradients are 0, in every kind. */
+/* If every key is hidden, outputs and gradients are 0, in every kind. */
 static void no_key_is_left(void **state) {
     const char *kinds[TEST_KINDS + 1];
     test_kinds((shoal_attention){.clusters = 5, .topk = 4}, kinds);
@@ -286,7 +295,7 @@ static void no_key_is_left(void **state) {
         }
 }
 
-/* The same problem without the keys that are hidden. The caller destroys it. */
+/* The same problem without the hidden keys. The caller destroys it. */
 static attention_case without_hidden(const attention_case *c) {
     case_spec spec = c->spec;
     int64_t to = 0;
@@ -314,8 +323,8 @@ static void check_rows(const float *a, const float *b, int64_t count) {
 
 static const float NOTHING[64] = {0};
 
-/* The rest of the keys have what they would have alone, also where numbers follow from
-   sizes; hidden ones have gradients of 0. */
+/* The visible keys have the results that they would have alone, also if options depend
+   on sizes; hidden keys have zero gradients. */
 static void hidden_keys_are_absent(void **state) {
     const char *const kinds[] = {"full",
                                  "clustered-6",
@@ -360,8 +369,8 @@ static void hidden_keys_are_absent(void **state) {
     }
 }
 
-/* auto's look at its error has the bias in what it compares with, and so has the error
-   estimate: here it hides half of the keys and moves the others. */
+/* auto's error estimate uses the bias, and so does shoal_error_estimate: here the bias
+   hides half of the keys and shifts the others. */
 static void auto_judges_with_the_bias(void **state) {
     case_spec spec = {.attention = spelled("auto:tolerance=0.2"),
                       .batch = 1,
@@ -379,14 +388,14 @@ static void auto_judges_with_the_bias(void **state) {
     shoal_error error;
     case_run_on(NULL, 2, &c);
     assert_int_equal(shoal_plan_picked(c.plan, NULL, &picked), SHOAL_OK);
-    assert_int_equal(picked.kind, SHOAL_SHOAL);
+    assert_int_equal(picked.kind, SHOAL_KIND_SHOAL);
     assert_int_equal(shoal_error_estimate(c.plan, &c.inputs, c.out.data, 200, 1, &error),
                      SHOAL_OK);
     assert_true(error.relative_error > 0 && error.relative_error < 0.2);
     case_destroy(&c);
 }
 
-/* ---- Refusals --------------------------------------------------------------------- */
+/* ---- Errors ----------------------------------------------------------------------- */
 
 static void check_message(shoal_context *context, shoal_status status, const char *kind) {
     assert_int_equal(status, SHOAL_INVALID);
@@ -422,7 +431,8 @@ static void other_kinds_refuse(void **state) {
                       shoal_plan_create(context, &dropping, &facts->defaults, 0, &plan),
                       facts->name);
         plan = case_run(context, &c);
-        const shoal_gradients gradients = {.out = c.out.data,
+        const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                           .out = c.out.data,
                                            .dout = c.dout.data,
                                            .dbias = bias};
         check_message(context, shoal_backward(plan, &c.inputs, &gradients), facts->name);
@@ -443,7 +453,7 @@ static void bad_numbers_are_refused(void **state) {
     const shoal_pair_strides strides[] = {{-1, 0, 0, 1},
                                           {0, 0, INT64_MAX / 4, 1},
                                           {INT64_MAX, 1, 1, 1}};
-    case_spec spec = long_spec(SHOAL_FULL);
+    case_spec spec = long_spec(SHOAL_KIND_FULL);
     spec.queries = spec.keys = 20;
     attention_case c = case_create(&spec);
     shoal_context *context = test_context(NULL, 1);
@@ -455,7 +465,7 @@ static void bad_numbers_are_refused(void **state) {
                          SHOAL_INVALID);
     }
     for (int64_t i = 0; i < COUNT_OF(strides); i++) {
-        c.inputs.bias_strides = strides[i];
+        c.inputs.bias_strides = &strides[i];
         assert_int_equal(shoal_forward(plan, &c.inputs, c.out.data), SHOAL_INVALID);
     }
     shoal_plan_destroy(plan);
@@ -478,7 +488,7 @@ int main(void) {
         cmocka_unit_test(other_kinds_refuse),
         cmocka_unit_test(bad_numbers_are_refused),
     };
-    int count = 12; /* the kinds come behind them */
+    int count = 12; /* followed by one per kind */
     for (int kind = 0; shoal_kind_describe(kind); kind++)
         tests[count++] =
             (struct CMUnitTest){.name = shoal_kind_describe(kind)->name,

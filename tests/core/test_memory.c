@@ -1,5 +1,5 @@
-/* Memory: every allocation failed in turn, nothing allocated while running, the workspace
-   that was promised, and state that the caller keeps. */
+/* Memory: every allocation fails in turn, running allocates nothing, workspaces have
+   the documented size, and states kept by the caller. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,9 +20,9 @@ static case_spec memory_spec(const char *kind) {
                        .seed = 6};
 }
 
-/* ---- Every allocation failed in turn ------------------------------------------- */
+/* ---- Failing allocations ---------------------------------------------------------- */
 
-/* Context, plan, run; stops at the first status that is not ok. */
+/* Context, plan, run; stops at the first error. */
 static shoal_status whole_road(const shoal_options *options, attention_case *c) {
     shoal_context *context = NULL;
     shoal_plan *plan = NULL;
@@ -44,7 +44,7 @@ static shoal_status whole_road(const shoal_options *options, attention_case *c) 
     return status;
 }
 
-/* Fails the first allocation, then the second, until one run needs no more. */
+/* Fails the first allocation, then the second, until a run needs no more. */
 static void check_failures(shoal_status (*road)(const shoal_options *, attention_case *),
                            attention_case *c, int64_t least) {
     int64_t failures = 0;
@@ -74,7 +74,7 @@ static void allocations_may_fail(void **state) {
     }
 }
 
-/* The one call. A failure in it leaves the context usable. */
+/* shoal_attend. A failure leaves the context usable. */
 static shoal_status attend_road(const shoal_options *options, attention_case *c) {
     counting_allocator *allocator = options->user;
     char kind[128];
@@ -122,8 +122,11 @@ static void modest_release(void *user, void *block) {
 static void check_too_large(const char *kind, int64_t batch, int64_t heads,
                             int64_t length) {
     const shoal_attention attention = spelled(kind);
-    shoal_options options = {.allocate = modest_allocate, .release = modest_release};
-    shoal_problem problem = {.batch = batch,
+    shoal_options options = {.size = sizeof(shoal_options),
+                             .allocate = modest_allocate,
+                             .release = modest_release};
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = batch,
                              .heads = heads,
                              .queries = length,
                              .keys = length,
@@ -140,9 +143,8 @@ static void check_too_large(const char *kind, int64_t batch, int64_t heads,
     shoal_context_destroy(context);
 }
 
-/* Problems that can be described and not held: bytes beyond the memory, and beyond what
-   a size can count. Groups take room even where there are no positions, and here their
-   number is 2^64. */
+/* Problems that are too large: more bytes than the memory, and more than a size_t.
+   Clusters need memory even without positions, and here their number is 2^64. */
 static void too_large_to_hold(void **state) {
     const char *const extremes[] = {
         "clustered-65535:bits=255",
@@ -166,7 +168,7 @@ static void too_large_to_hold(void **state) {
         check_too_large(wrapping[kind], 1 << 30, 1 << 30, 0);
 }
 
-/* ---- Nothing is allocated while running ---------------------------------------- */
+/* ---- Running allocates nothing ---------------------------------------------------- */
 
 static void running_allocates_nothing(void **state) {
     for (int64_t kind = 0; KINDS[kind]; kind++) {
@@ -199,16 +201,18 @@ static void measuring_release(void *user, void *block) {
     free(block);
 }
 
-/* A plan says how much it holds: all that it asked for, alignment aside. */
+/* A plan reports its memory: all that it allocated, except alignment. */
 static size_t workspace_of(const char *kind, int64_t length, int64_t heads,
                            unsigned flags) {
     const shoal_attention attention = spelled(kind);
     size_t total = 0;
-    shoal_options options = {.allocate = measuring_allocate,
+    shoal_options options = {.size = sizeof(shoal_options),
+                             .allocate = measuring_allocate,
                              .release = measuring_release,
                              .user = &total,
                              .threads = 2};
-    shoal_problem problem = {.batch = 1,
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = 1,
                              .heads = heads,
                              .queries = length,
                              .keys = length,
@@ -228,8 +232,8 @@ static size_t workspace_of(const char *kind, int64_t length, int64_t heads,
     return bytes;
 }
 
-/* At most so many bytes per query per head beyond a constant, and nothing of size N x
-   S. */
+/* At most this many bytes per query and head besides a constant, and nothing of size N
+   x S. */
 static void workspace_is_linear(void **state) {
     const struct {
         const char *kind;
@@ -258,7 +262,7 @@ static void full_needs_no_matrix(void **state) {
     assert_true(large - small <= 1024u * 100000u);
 }
 
-/* ---- State that the caller keeps ----------------------------------------------- */
+/* ---- States kept by the caller ---------------------------------------------------- */
 
 static void *state_create(const shoal_plan *plan) {
     size_t bytes = (shoal_plan_state_size(plan) + 63) / 64 * 64;
@@ -290,9 +294,9 @@ static void check_two_layers(const char *kind) {
         case_backward(plan, &layers[i]);
         case_check_identical(&alone[i], &layers[i]);
     }
-    if (shoal_plan_groups(plan, states[0]))
-        assert_memory_not_equal(shoal_plan_groups(plan, states[0]),
-                                shoal_plan_groups(plan, states[1]),
+    if (shoal_plan_clusters(plan, states[0]))
+        assert_memory_not_equal(shoal_plan_clusters(plan, states[0]),
+                                shoal_plan_clusters(plan, states[1]),
                                 sizeof(int32_t) *
                                     (size_t)(specs[0].batch * specs[0].heads *
                                              specs[0].queries));

@@ -1,6 +1,6 @@
-/* The keys' metric against a plain computation in double precision: how far apart two
-   queries are by all keys, and how much of that `rank` directions keep. The same bits on
-   every instruction set. D: size of a query or key, N queries, S keys. */
+/* The metric of the keys compared with a plain computation in double precision:
+   distances of queries with respect to all keys, and the part that `rank` directions
+   keep. The same bits on every instruction set. D: dimension, N queries, S keys. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,15 +11,15 @@
 
 enum { MOST_DIM = 100, SWEEPS = 12 };
 
-/* ---- Queries and keys of several characters --------------------------------------- */
+/* ---- Distributions of queries and keys -------------------------------------------- */
 
 typedef enum {
     WHITE,
-    FALLING,    /* directions of falling size, mixed */
+    FALLING,    /* directions of decreasing size, mixed */
     DEFICIENT,  /* in the span of a few directions */
     HUGE_ONE,   /* one direction far larger than the others */
     SCALED,     /* columns of very different size */
-    CORRELATED, /* half of the columns nearly one and the same */
+    CORRELATED, /* half of the columns nearly equal */
     CHARACTERS
 } character;
 
@@ -79,9 +79,9 @@ static void metric_case_destroy(metric_case *c) {
     free(c->k);
 }
 
-/* ---- The library's ---------------------------------------------------------------- */
+/* ---- The library ------------------------------------------------------------------ */
 
-/* [rank][dim]; the caller frees it. The memory that it is found in is dirty. */
+/* [rank][dim]; the caller frees it. The memory is not zeroed. */
 static float *find_projection(const metric_case *c, const kernel_table *table, int rank) {
     metric_work work = {0};
     block_layout place = {0};
@@ -141,7 +141,7 @@ static double form(const double *a, const double *x, const double *y, int dim) {
     return sum;
 }
 
-/* Turns rows and columns p and q of a so that a[p][q] becomes 0; and the vectors. */
+/* Jacobi rotation: makes a[p][q] 0, and rotates the vectors. */
 static void rotate(double *a, double *vectors, int dim, int p, int q) {
     if (a[p * dim + q] == 0)
         return;
@@ -164,7 +164,7 @@ static void rotate(double *a, double *vectors, int dim, int p, int q) {
     }
 }
 
-/* Jacobi: a becomes diagonal, the rows of vectors its eigenvectors. */
+/* Jacobi iteration: a becomes diagonal, the rows of vectors its eigenvectors. */
 static void eigen(double *a, double *vectors, int dim) {
     for (int i = 0; i < dim * dim; i++)
         vectors[i] = i / dim == i % dim;
@@ -187,7 +187,8 @@ static double sum_of_largest(double *values, int count, int rank) {
     return sum;
 }
 
-/* What `rank` directions can hold of the queries' variance in the keys' metric. */
+/* Maximum share of the queries' variance in the metric of the keys for `rank`
+   directions. */
 typedef struct {
     double eigenbasis; /* coordinates of the keys' eigenbasis: largest w_c u_c' Cq u_c */
     double best;       /* any directions: largest eigenvalues of sqrt(S) Cq sqrt(S) */
@@ -244,8 +245,8 @@ static double projected_distance(const float *projection, const double *differen
     return sum;
 }
 
-/* Each pair's squared distance, against the typical one: the error at most `tolerance`
-   of it; and, whatever the rank, no pair farther apart than it is. */
+/* Error of each pair's squared distance relative to a typical one: at most `tolerance`;
+   and, for any rank, no pair is farther apart than it is. */
 static void check_distances(const metric_case *c, const float *projection, int rank,
                             const double *keys, double tolerance, const char *what) {
     double typical = 0, error = 0, excess = 0;
@@ -303,7 +304,7 @@ static void distances_are_those_of_the_keys(void **state) {
     }
 }
 
-/* More rows than the sample: near the covariance of all, and from end to end of them. */
+/* More rows than the sample: close to the covariance of all, covering all of them. */
 static void a_sample_stands_for_all(void **state) {
     for (uint64_t seed = 1; seed <= 8; seed++) {
         metric_case c = case_of(WHITE, SCALED, 12, 3000, 2000 + (int64_t)seed, seed);
@@ -324,7 +325,7 @@ static void a_sample_stands_for_all(void **state) {
     }
 }
 
-/* Large and small numbers: the same directions, to the last bit. */
+/* Large and small numbers: the same directions, bit for bit. */
 static void any_magnitude(void **state) {
     metric_case c = case_of(FALLING, SCALED, 20, 150, 140, 9);
     float *usual = find_projection(&c, sh_kernel_table_at(0), 8);
@@ -346,7 +347,7 @@ static void any_magnitude(void **state) {
     metric_case_destroy(&c);
 }
 
-/* Keys that tell no two queries apart: every direction is 0, or as good as that. */
+/* Keys that do not distinguish queries: every direction is 0, or nearly. */
 static void keys_without_extent(void **state) {
     for (int which = 0; which < 4; which++)
         for (int dim = 1; dim <= 65; dim += 16) {
@@ -365,7 +366,7 @@ static void keys_without_extent(void **state) {
         }
 }
 
-/* NaN and infinities: whatever comes out, it is the same on every instruction set. */
+/* NaN and infinities: the result is the same on every instruction set. */
 static void spoilt_rows(void **state) {
     const float odd[] = {NAN, INFINITY, -INFINITY, 3e38f};
     for (int which = 0; which < 8; which++) {

@@ -1,5 +1,5 @@
-/* What the oracle keeps when scores are equal, rise or fall along the keys, or are no
-   numbers at all. Comparison with the reference is in test_attention.c. */
+/* Keys kept by the oracle if scores are equal, increase or decrease along the keys, or
+   are NaN. Comparison with the reference is in test_attention.c. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -8,21 +8,25 @@
 
 enum { KEYS = 1000 };
 
-/* One query of 1 against keys of one feature; values are the keys' positions, so that the
-   output is the mean position of what was kept, weighted. */
+/* One query of 1 and keys of one feature; values are the keys' positions, so that the
+   output is the weighted mean position of the kept keys. */
 static float mean_position(shoal_context *context, int32_t topk, const float *keys) {
     static float values[KEYS];
     const float query = 1;
     float out = -1;
-    shoal_attention attention = {.kind = SHOAL_ORACLE_TOP, .topk = topk};
-    shoal_problem problem = {.batch = 1,
+    shoal_attention attention = {.kind = SHOAL_KIND_ORACLE_TOP, .topk = topk};
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = 1,
                              .heads = 1,
                              .queries = 1,
                              .keys = KEYS,
                              .dim = 1,
                              .value_dim = 1,
                              .scale = 1};
-    shoal_inputs inputs = {.q = &query, .k = keys, .v = values};
+    shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                           .q = &query,
+                           .k = keys,
+                           .v = values};
     shoal_plan *plan = NULL;
     for (int l = 0; l < KEYS; l++)
         values[l] = (float)l;
@@ -41,7 +45,7 @@ static void equal_scores_keep_the_lowest_keys(void **state) {
             keys[l] = 0.5f;
         assert_true(mean_position(context, 3, keys) == 1);
         assert_true(mean_position(context, 1, keys) == 0);
-        keys[700] = keys[900] = 0.75f; /* and then key 0 */
+        keys[700] = keys[900] = 0.75f; /* followed by key 0 */
         double weights = 2 * exp(0.25) + 1;
         double mean = exp(0.25) * (700 + 900) / weights;
         assert_true(fabs((double)mean_position(context, 3, keys) - mean) < 1e-3);
@@ -49,7 +53,7 @@ static void equal_scores_keep_the_lowest_keys(void **state) {
     }
 }
 
-/* Every block of rising keys pushes out all that was kept before. */
+/* Every block of increasing keys displaces all that were kept before. */
 static void rising_and_falling_scores(void **state) {
     static float rising[KEYS], falling[KEYS];
     for (int l = 0; l < KEYS; l++) {
@@ -64,7 +68,7 @@ static void rising_and_falling_scores(void **state) {
     }
 }
 
-/* NaN is kept before anything else; -infinity only where nothing else is left. */
+/* NaN is kept before anything else; -infinity only if nothing else is left. */
 static void scores_that_are_no_numbers(void **state) {
     static float keys[KEYS];
     for (int isa = 0; test_isa(isa); isa++) {
@@ -82,9 +86,9 @@ static void scores_that_are_no_numbers(void **state) {
     }
 }
 
-/* With room for every key it is full attention, to the last NaN. */
+/* With room for every key it equals full attention, including NaN. */
 static void enough_room_is_full(void **state) {
-    case_spec spec = {.attention = {.kind = SHOAL_FULL},
+    case_spec spec = {.attention = {.kind = SHOAL_KIND_FULL},
                       .batch = 1,
                       .heads = 2,
                       .kv_heads = 1,
@@ -94,7 +98,7 @@ static void enough_room_is_full(void **state) {
                       .value_dim = 5,
                       .seed = 8};
     attention_case full = case_create(&spec);
-    spec.attention = (shoal_attention){.kind = SHOAL_ORACLE_TOP, .topk = 300};
+    spec.attention = (shoal_attention){.kind = SHOAL_KIND_ORACLE_TOP, .topk = 300};
     attention_case oracle = case_create(&spec);
     tensor_row(&full.q, 0, 1, 11)[2] = tensor_row(&oracle.q, 0, 1, 11)[2] = NAN;
     tensor_row(&full.q, 0, 0, 5)[0] = tensor_row(&oracle.q, 0, 0, 5)[0] = INFINITY;

@@ -1,7 +1,8 @@
-/* The pool of threads: every task once, turns in order, and nobody burns a processor
-   while he waits. Waiting is judged by processor time, which other programs on the
-   machine do not add to. */
+/* The thread pool: every task runs once, turns are in order, and waiting does not use a
+   processor. Waiting is measured by processor time, which is independent of other
+   programs. */
 #define _GNU_SOURCE
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +17,9 @@
 
 static shoal_context *context_with(int threads) {
     shoal_context *context;
-    assert_int_equal(shoal_context_create(&(shoal_options){.threads = threads}, &context),
+    assert_int_equal(shoal_context_create(&(shoal_options){.size = sizeof(shoal_options),
+                                                           .threads = threads},
+                                          &context),
                      SHOAL_OK);
     return context;
 }
@@ -24,9 +27,9 @@ static shoal_context *context_with(int threads) {
 typedef struct {
     int threads;
     atomic_int runs[100];
-    atomic_int wrong; /* thread numbers that nobody has */
+    atomic_int wrong; /* invalid thread numbers */
     atomic_int turn;
-    int order[100]; /* tasks as their turns came */
+    int order[100]; /* tasks in the order of their turns */
     int taken;
 } tally;
 
@@ -42,7 +45,8 @@ static void every_task_runs_once(void **state) {
         for (int round = 0; round < 2000; round++) {
             tally t = {.threads = threads};
             const int count = round % 100;
-            sh_team_run(sh_team_of(context), count, count_task, &t);
+            (round % 2 ? sh_team_run : sh_team_deal)(sh_team_of(context), count,
+                                                     count_task, &t);
             assert_int_equal(t.wrong, 0);
             for (int i = 0; i < 100; i++)
                 assert_int_equal(t.runs[i], i < count);
@@ -153,6 +157,9 @@ static void those_whose_turn_is_late_sleep(void **state) {
 
 /* A forked process has the context and none of its workers. */
 static void a_fork_works(void **state) {
+#if defined(__SANITIZE_THREAD__) || defined(SHOAL_EMULATED)
+    skip(); /* neither allows threads after a fork */
+#endif
     shoal_context *context = context_with(3);
     tally t = {.threads = 3};
     sh_team_run(sh_team_of(context), 100, count_task, &t);
@@ -171,6 +178,84 @@ static void a_fork_works(void **state) {
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
     shoal_context_destroy(context);
+}
+
+/* Threads of a program, as OpenMP's: started anew each time. */
+static _Thread_local int own_number;
+
+typedef struct {
+    void (*body)(void *data);
+    void *data;
+    int number;
+} joining;
+
+static void *join_body(void *argument) {
+    const joining *join = argument;
+    own_number = join->number;
+    join->body(join->data);
+    return NULL;
+}
+
+static int number_of_thread(void) {
+    return own_number;
+}
+
+static int regions; /* parallel regions so far */
+
+static void run_parallel(void (*body)(void *data), void *data, unsigned threads,
+                         unsigned flags) {
+    pthread_t started[8];
+    joining joins[8];
+    assert_true(threads <= 8 && flags == 0);
+    regions++;
+    for (unsigned i = 1; i < threads; i++) {
+        joins[i] = (joining){body, data, (int)i};
+        assert_int_equal(pthread_create(&started[i], NULL, join_body, &joins[i]), 0);
+    }
+    body(data);
+    for (unsigned i = 1; i < threads; i++)
+        pthread_join(started[i], NULL);
+}
+
+/* A region that no thread joins: the caller does the work. */
+static void run_nobody(void (*body)(void *data), void *data, unsigned threads,
+                       unsigned flags) {
+    (void)body, (void)data, (void)threads, (void)flags;
+}
+
+static void check_tasks(shoal_context *context, int threads) {
+    for (int count = 0; count < 100; count += 9) {
+        tally t = {.threads = threads};
+        sh_team_run(sh_team_of(context), count, count_task, &t);
+        sh_team_deal(sh_team_of(context), count, count_task, &t);
+        assert_int_equal(t.wrong, 0);
+        for (int i = 0; i < 100; i++)
+            assert_int_equal(t.runs[i], 2 * (i < count));
+    }
+}
+
+static void threads_can_be_borrowed(void **state) {
+    shoal_context *context = context_with(3);
+    check_tasks(context, 3);
+    assert_int_equal(shoal_context_borrow_threads(context, run_parallel, NULL),
+                     SHOAL_INVALID);
+    assert_int_equal(shoal_context_borrow_threads(context, NULL, number_of_thread),
+                     SHOAL_INVALID);
+    assert_int_equal(shoal_context_borrow_threads(context, run_parallel,
+                                                  number_of_thread),
+                     SHOAL_OK);
+    regions = 0;
+    check_tasks(context, 3);
+    assert_true(regions > 0);
+    assert_int_equal(shoal_context_borrow_threads(context, run_nobody, number_of_thread),
+                     SHOAL_OK);
+    check_tasks(context, 3);
+    regions = 0;
+    assert_int_equal(shoal_context_borrow_threads(context, NULL, NULL), SHOAL_OK);
+    check_tasks(context, 3);
+    assert_int_equal(regions, 0);
+    shoal_context_destroy(context);
+    assert_int_equal(shoal_context_borrow_threads(NULL, NULL, NULL), SHOAL_INVALID);
 }
 
 static void check_environment(const char *text, shoal_status wanted, int threads) {
@@ -207,6 +292,7 @@ int main(void) {
         cmocka_unit_test(idle_workers_sleep),
         cmocka_unit_test(those_whose_turn_is_late_sleep),
         cmocka_unit_test(a_fork_works),
+        cmocka_unit_test(threads_can_be_borrowed),
         cmocka_unit_test(the_environment_says_how_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,5 +1,5 @@
-/* What must hold whatever the numbers: the kinds that turn into full attention, and the
-   error estimate. */
+/* Properties that hold for any numbers: kinds that become full attention, and the error
+   estimate. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,9 +7,9 @@
 #include "cases.h"
 #include "support.h"
 
-/* ---- Kinds that turn into full attention --------------------------------------- */
+/* ---- Kinds that become full attention --------------------------------------------- */
 
-/* Kinds with groups, those with top keys from FIRST_IMPROVED on. */
+/* Kinds with clusters; those with exact keys from FIRST_IMPROVED on. */
 enum { FIRST_IMPROVED = 2 };
 static const char *const GROUPED[] = {
     "clustered-1:seed=3",
@@ -21,13 +21,13 @@ static const char *const GROUPED[] = {
     "shoal-1:seed=3",
 };
 
-/* Runs the case, then compares it as if its kind were full. */
+/* Runs the case and compares it as if its kind were full. */
 static void check_equals_full(attention_case *c) {
     for (int i = 0; test_isa(i); i++) {
         case_run_on(test_isa(i), 2, c);
         check_groups(c, c->plan);
         shoal_kind kind = c->spec.attention.kind;
-        c->spec.attention.kind = SHOAL_FULL;
+        c->spec.attention.kind = SHOAL_KIND_FULL;
         check_forward(c, c->plan);
         check_gradients(c, c->plan);
         c->spec.attention.kind = kind;
@@ -70,7 +70,8 @@ static void every_key_is_a_top_key(void **state) {
         }
 }
 
-/* The lengths may make it so for one sequence of the batch and not for another. */
+/* Lengths may make it equal to full for one sequence of the batch and not for
+   another. */
 static void check_short_sequences(const char *kind) {
     case_spec spec = clustered_spec(kind, 30, 20);
     spec.batch = 3;
@@ -98,7 +99,7 @@ static void short_sequences_equal_full(void **state) {
         check_short_sequences(GROUPED[kind]);
 }
 
-/* The caller's groups, one for each query, in an order of its own. */
+/* Clusters given by the caller, one per query, in another order. */
 static void singleton_groups(void **state) {
     for (int64_t kind = 0; kind < COUNT_OF(GROUPED); kind++) {
         case_spec spec = clustered_spec(GROUPED[kind], 70, 4);
@@ -123,7 +124,7 @@ static void identical_queries(void **state) {
         case_run_on(NULL, 2, &c);
         check_groups(&c, c.plan);
         check_gradients(&c, c.plan);
-        c.spec.attention.kind = SHOAL_FULL;
+        c.spec.attention.kind = SHOAL_KIND_FULL;
         check_forward(&c, c.plan);
         case_destroy(&c);
     }
@@ -131,7 +132,7 @@ static void identical_queries(void **state) {
 
 /* ---- The error estimate -------------------------------------------------------- */
 
-/* Turns a head into the exact attention that its kind approximates: of lsh, full over
+/* Turns a head into the exact attention that its kind approximates: for lsh, full over
    unit-length queries. */
 static void approximate_nothing(exact_head *head) {
     const shoal_kind_info *facts = facts_of(head->attention.kind);
@@ -144,10 +145,10 @@ static void approximate_nothing(exact_head *head) {
         for (int64_t d = 0; d < head->dim && facts->unit_keys; d++)
             key[d] /= sqrt(square);
     }
-    head->attention.kind = SHOAL_FULL;
+    head->attention.kind = SHOAL_KIND_FULL;
 }
 
-/* What the estimate should say when it looks at every live query. */
+/* The expected estimate if every valid query is sampled. */
 static shoal_error true_error(const attention_case *c) {
     double difference = 0, exact = 0, largest = 0;
     int64_t live = 0, value_dim = c->spec.value_dim;
@@ -169,7 +170,9 @@ static shoal_error true_error(const attention_case *c) {
         free(out);
         exact_destroy(one);
     }
-    return (shoal_error){live, exact > 0 ? sqrt(difference / exact) : 0, largest};
+    return (shoal_error){.samples = live,
+                         .relative_error = exact > 0 ? sqrt(difference / exact) : 0,
+                         .largest_error = largest};
 }
 
 /* The default scale is rounded to float in the library and not in the reference. */
@@ -217,10 +220,10 @@ static void estimate_of_everything_is_the_error(void **state) {
         }
 }
 
-/* An output that is off in one known place. */
+/* An output with a known error in one place. */
 static void estimate_sees_one_wrong_number(void **state) {
     case_spec spec = clustered_spec("clustered-5", 5, 0);
-    spec.attention = (shoal_attention){.kind = SHOAL_FULL};
+    spec.attention = (shoal_attention){.kind = SHOAL_KIND_FULL};
     attention_case c = case_create(&spec);
     shoal_context *context = test_context(NULL, 2);
     shoal_plan *plan = case_plan(context, &c, 0);
@@ -236,8 +239,8 @@ static void estimate_sees_one_wrong_number(void **state) {
     case_destroy(&c);
 }
 
-/* One query that carries nearly all of the error is found by a few samples, and what they
-   say is right on the mean, with and without it. */
+/* A few samples find one query that has nearly all of the error, and their estimate is
+   unbiased, with and without it. */
 static void few_samples_tell_the_error(void **state) {
     enum { SEEDS = 60 };
     for (int spoilt = 0; spoilt < 2; spoilt++) {

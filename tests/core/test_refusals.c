@@ -1,4 +1,4 @@
-/* What cannot be honoured is refused with a message, and nothing is written. */
+/* Invalid arguments are rejected with a message, and nothing is written. */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,6 +47,9 @@ static void check_plan_refused(change_plan *change, const char *what) {
         change;                                                                          \
     }
 
+static const shoal_strides negative_strides = {-1000, 180, 6};
+static const shoal_strides huge_strides = {INT64_MAX / 2, 180, 6};
+
 PLAN_CHANGE(negative_batch, problem->batch = -1)
 PLAN_CHANGE(negative_heads, problem->heads = -1)
 PLAN_CHANGE(negative_queries, problem->queries = -1)
@@ -66,8 +69,8 @@ PLAN_CHANGE(absurd_batch, problem->batch = INT64_MAX / 2)
 PLAN_CHANGE(absurd_heads, problem->heads = problem->kv_heads = INT64_MAX / 2)
 PLAN_CHANGE(absurd_product, (problem->batch = INT64_C(1) << 40,
                              problem->heads = problem->kv_heads = INT64_C(1) << 30))
-PLAN_CHANGE(negative_stride, problem->q = ((shoal_strides){-1000, 180, 6}))
-PLAN_CHANGE(huge_stride, problem->v = ((shoal_strides){INT64_MAX / 2, 180, 6}))
+PLAN_CHANGE(negative_stride, problem->q_strides = &negative_strides)
+PLAN_CHANGE(huge_stride, problem->v_strides = &huge_strides)
 PLAN_CHANGE(nan_scale, problem->scale = __builtin_nanf(""))
 PLAN_CHANGE(infinite_scale, problem->scale = __builtin_inff())
 PLAN_CHANGE(no_clusters, attention->clusters = 0)
@@ -78,11 +81,13 @@ PLAN_CHANGE(huge_topk, attention->topk = 65536)
 PLAN_CHANGE(no_bits, attention->bits = 0)
 PLAN_CHANGE(huge_bits, attention->bits = 256)
 PLAN_CHANGE(negative_iterations, attention->iterations = -1)
-PLAN_CHANGE(no_rank, (attention->groups = SHOAL_GROUPS_KEYS, attention->rank = 0))
-PLAN_CHANGE(negative_rank, (attention->groups = SHOAL_GROUPS_KEYS, attention->rank = -16))
-PLAN_CHANGE(huge_rank, (attention->groups = SHOAL_GROUPS_KEYS, attention->rank = 1025))
-PLAN_CHANGE(unknown_groups, attention->groups = 2)
-PLAN_CHANGE(negative_groups, attention->groups = -1)
+PLAN_CHANGE(no_rank, (attention->clustering = SHOAL_CLUSTERING_KEYS, attention->rank = 0))
+PLAN_CHANGE(negative_rank,
+            (attention->clustering = SHOAL_CLUSTERING_KEYS, attention->rank = -16))
+PLAN_CHANGE(huge_rank,
+            (attention->clustering = SHOAL_CLUSTERING_KEYS, attention->rank = 1025))
+PLAN_CHANGE(unknown_groups, attention->clustering = 2)
+PLAN_CHANGE(negative_groups, attention->clustering = -1)
 PLAN_CHANGE(unknown_normaliser, attention->normaliser = 2)
 PLAN_CHANGE(negative_normaliser, attention->normaliser = -1)
 PLAN_CHANGE(shoal_without_clusters,
@@ -94,19 +99,19 @@ PLAN_CHANGE(shoal_without_iterations,
 PLAN_CHANGE(unknown_kind, attention->kind = (shoal_kind)99)
 PLAN_CHANGE(negative_kind, attention->kind = (shoal_kind)-1)
 PLAN_CHANGE(lsh_of_two_lengths,
-            (*attention = (shoal_attention){.kind = SHOAL_LSH, .rounds = 2}))
+            (*attention = (shoal_attention){.kind = SHOAL_KIND_LSH, .rounds = 2}))
 PLAN_CHANGE(shared_of_two_lengths,
-            (*attention = (shoal_attention){.kind = SHOAL_SHARED_FULL}))
+            (*attention = (shoal_attention){.kind = SHOAL_KIND_SHARED_FULL}))
 PLAN_CHANGE(lsh_of_fewer_key_heads,
-            (*attention = (shoal_attention){.kind = SHOAL_LSH, .rounds = 2},
+            (*attention = (shoal_attention){.kind = SHOAL_KIND_LSH, .rounds = 2},
              problem->keys = problem->queries))
-PLAN_CHANGE(lsh_without_rounds, (*attention = (shoal_attention){.kind = SHOAL_LSH},
+PLAN_CHANGE(lsh_without_rounds, (*attention = (shoal_attention){.kind = SHOAL_KIND_LSH},
                                  problem->keys = problem->queries, problem->kv_heads = 0))
 PLAN_CHANGE(lsh_of_many_rounds,
-            (*attention = (shoal_attention){.kind = SHOAL_LSH, .rounds = 256},
+            (*attention = (shoal_attention){.kind = SHOAL_KIND_LSH, .rounds = 256},
              problem->keys = problem->queries, problem->kv_heads = 0))
 PLAN_CHANGE(oracle_of_nothing,
-            (*attention = (shoal_attention){.kind = SHOAL_ORACLE_TOP, .topk = 0}))
+            (*attention = (shoal_attention){.kind = SHOAL_KIND_ORACLE_TOP, .topk = 0}))
 
 static const struct {
     change_plan *change;
@@ -170,7 +175,7 @@ static void plans(void **state) {
 
 /* ---- Calls --------------------------------------------------------------------- */
 
-/* Every element still the guard. */
+/* Every element is still the guard. */
 static void check_untouched(const tensor *t, const char *what) {
     tensor same = *t;
     same.data = test_memory(t->elements, sizeof(float));
@@ -189,7 +194,7 @@ static void check_refused(shoal_context *context, shoal_status status, const cha
 
 typedef void change_inputs(attention_case *c);
 
-/* Forward and backward with changed inputs, then forward as it should be. */
+/* Forward and backward with changed inputs, then a valid forward. */
 static void check_inputs_refused(const case_spec *spec, change_inputs *change,
                                  const char *what) {
     attention_case good = case_create(spec), bad = case_create(spec);
@@ -198,7 +203,8 @@ static void check_inputs_refused(const case_spec *spec, change_inputs *change,
     change(&bad);
     check_refused(context, shoal_forward(plan, &bad.inputs, bad.out.data), what);
     check_untouched(&bad.out, what);
-    shoal_gradients gradients = {.out = good.out.data,
+    shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                 .out = good.out.data,
                                  .dout = bad.dout.data,
                                  .dq = bad.dq.data,
                                  .dk = bad.dk.data,
@@ -249,7 +255,7 @@ INPUT_CHANGE(lengths_of_packed, c->inputs.query_lengths = c->query_lengths)
 INPUT_CHANGE(offsets_of_padded, c->inputs.query_offsets = c->query_lengths)
 INPUT_CHANGE(other_keys, c->inputs.k = c->k.data)
 INPUT_CHANGE(other_key_lengths, c->key_lengths[1] = c->query_lengths[1] ? 0 : 1)
-INPUT_CHANGE(unwanted_groups, c->inputs.groups = (const int32_t *)c->q.data)
+INPUT_CHANGE(unwanted_groups, c->inputs.clusters = (const int32_t *)c->q.data)
 INPUT_CHANGE(crooked_state, c->inputs.state = (char *)c->q.data + 4)
 
 static void inputs(void **state) {
@@ -263,9 +269,9 @@ static void inputs(void **state) {
     check_inputs_refused(&spec, negative_key_length, "negative_key_length");
     check_inputs_refused(&spec, offsets_of_padded, "offsets_of_padded");
     check_inputs_refused(&spec, crooked_state, "crooked_state");
-    spec.attention = (shoal_attention){.kind = SHOAL_FULL};
+    spec.attention = (shoal_attention){.kind = SHOAL_KIND_FULL};
     check_inputs_refused(&spec, unwanted_groups, "unwanted_groups");
-    spec.attention = (shoal_attention){.kind = SHOAL_SHARED_FULL};
+    spec.attention = (shoal_attention){.kind = SHOAL_KIND_SHARED_FULL};
     check_inputs_refused(&spec, other_keys, "other_keys");
     check_inputs_refused(&spec, other_key_lengths, "other_key_lengths");
 }
@@ -292,18 +298,20 @@ static void offsets(void **state) {
     check_inputs_refused(&spec, no_key_offsets, "no_key_offsets");
     check_inputs_refused(&spec, lengths_of_packed, "lengths_of_packed");
     check_inputs_refused(&spec, distant_offsets, "distant_offsets");
-    spec.attention = (shoal_attention){.kind = SHOAL_SHARED_FULL};
+    spec.attention = (shoal_attention){.kind = SHOAL_KIND_SHARED_FULL};
     check_inputs_refused(&spec, other_key_offsets, "other_key_offsets");
 }
 
-/* Outputs that are missing, and a kind that cannot be read. */
+/* Missing outputs, and an invalid kind. */
 static void outputs(void **state) {
     case_spec spec = usual_spec();
     attention_case c = case_create(&spec);
     shoal_context *context = test_context(NULL, 1);
     shoal_plan *plan = case_run(context, &c);
     check_refused(context, shoal_forward(plan, &c.inputs, NULL), "no out");
-    shoal_gradients gradients = {.out = c.out.data, .dq = c.dq.data};
+    shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                 .out = c.out.data,
+                                 .dq = c.dq.data};
     check_refused(context, shoal_backward(plan, &c.inputs, &gradients), "no dout");
     tensor_guard(&c.out);
     check_refused(context,
@@ -320,9 +328,10 @@ static void outputs(void **state) {
     case_destroy(&c);
 }
 
-/* Options that are refused still give a context to read the message from, and no more. */
+/* A context with invalid options can only be used to read the message. */
 static void contexts(void **state) {
-    const shoal_options refused[] = {{.isa = "pentium"}, {.threads = -1}};
+    const shoal_options refused[] = {{.size = sizeof(shoal_options), .isa = "pentium"},
+                                     {.size = sizeof(shoal_options), .threads = -1}};
     case_spec spec = usual_spec();
     attention_case c = case_create(&spec);
     for (int64_t i = 0; i < COUNT_OF(refused); i++) {
@@ -351,7 +360,8 @@ static void *one_block(void *user, size_t bytes) {
 static void null_arguments(void **state) {
     shoal_context *context;
     assert_int_equal(shoal_context_create(NULL, NULL), SHOAL_INVALID);
-    assert_int_equal(shoal_context_create(&(shoal_options){.allocate = one_block},
+    assert_int_equal(shoal_context_create(&(shoal_options){.size = sizeof(shoal_options),
+                                                           .allocate = one_block},
                                           &context),
                      SHOAL_INVALID);
     assert_non_null(strstr(shoal_context_message(context), "release"));
@@ -359,11 +369,11 @@ static void null_arguments(void **state) {
     char text[8] = "before";
     assert_int_equal(shoal_attention_print(NULL, text, sizeof text), 0);
     assert_string_equal(text, "");
-    const shoal_attention full = {.kind = SHOAL_FULL};
+    const shoal_attention full = {.kind = SHOAL_KIND_FULL};
     assert_int_equal(shoal_attention_print(&full, NULL, 0), 4);
     assert_int_equal(shoal_plan_workspace(NULL), 0);
     assert_int_equal(shoal_plan_state_size(NULL), 0);
-    assert_null(shoal_plan_groups(NULL, NULL));
+    assert_null(shoal_plan_clusters(NULL, NULL));
     assert_null(shoal_plan_top_keys(NULL, NULL));
 }
 
@@ -372,7 +382,9 @@ static void backward_before_forward(void **state) {
     attention_case c = case_create(&spec);
     shoal_context *context = test_context(NULL, 1);
     shoal_plan *plan = case_plan(context, &c, SHOAL_WITH_BACKWARD);
-    const shoal_gradients gradients = {.out = c.out.data, .dout = c.dout.data};
+    const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                       .out = c.out.data,
+                                       .dout = c.dout.data};
     assert_int_equal(shoal_backward(plan, &c.inputs, &gradients), SHOAL_INVALID);
     assert_non_null(strstr(shoal_context_message(context), "shoal_forward"));
     assert_int_equal(shoal_forward(plan, &c.inputs, c.out.data), SHOAL_OK);

@@ -1,4 +1,4 @@
-/* The spelling of an attention: what is read, what is written, and what is refused. */
+/* The spelling of an attention: reading, writing and errors. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +31,7 @@ static bool same(const shoal_attention *a, const shoal_attention *b) {
     return a->kind == b->kind && a->clusters == b->clusters && a->topk == b->topk &&
            a->bits == b->bits && a->iterations == b->iterations &&
            a->rounds == b->rounds && a->window == b->window && a->rank == b->rank &&
-           a->groups == b->groups && a->normaliser == b->normaliser &&
+           a->clustering == b->clustering && a->normaliser == b->normaliser &&
            a->keyclusters == b->keyclusters && a->block == b->block &&
            a->pool == b->pool && a->near == b->near && a->tolerance == b->tolerance &&
            a->seed == b->seed;
@@ -46,29 +46,29 @@ static void check_parse(const char *text, shoal_attention expected) {
             "\"%s\": kind %d, clusters %d, topk %d, bits %d, iterations %d, rounds %d, "
             "window %d, rank %d, groups %d, normaliser %d, tolerance %g, seed %" PRIu64,
             text, (int)got.kind, got.clusters, got.topk, got.bits, got.iterations,
-            got.rounds, got.window, got.rank, got.groups, got.normaliser,
+            got.rounds, got.window, got.rank, got.clustering, got.normaliser,
             (double)got.tolerance, got.seed);
 }
 
 static void known_spellings(void **state) {
     uint64_t seed = parse("clustered-100").seed; /* the default, whatever it is */
-    check_parse("full", (shoal_attention){.kind = SHOAL_FULL});
-    check_parse("shared-full", (shoal_attention){.kind = SHOAL_SHARED_FULL});
-    check_parse("clustered-100", (shoal_attention){.kind = SHOAL_CLUSTERED,
+    check_parse("full", (shoal_attention){.kind = SHOAL_KIND_FULL});
+    check_parse("shared-full", (shoal_attention){.kind = SHOAL_KIND_SHARED_FULL});
+    check_parse("clustered-100", (shoal_attention){.kind = SHOAL_KIND_CLUSTERED,
                                                    .clusters = 100,
                                                    .bits = 63,
                                                    .rank = 16,
                                                    .iterations = 10,
                                                    .seed = seed});
     check_parse("i-clustered-7:topk=3,bits=31,iterations=2,seed=18446744073709551615",
-                (shoal_attention){.kind = SHOAL_I_CLUSTERED,
+                (shoal_attention){.kind = SHOAL_KIND_I_CLUSTERED,
                                   .clusters = 7,
                                   .topk = 3,
                                   .bits = 31,
                                   .rank = 16,
                                   .iterations = 2,
                                   .seed = UINT64_MAX});
-    check_parse("i-clustered-65535", (shoal_attention){.kind = SHOAL_I_CLUSTERED,
+    check_parse("i-clustered-65535", (shoal_attention){.kind = SHOAL_KIND_I_CLUSTERED,
                                                        .clusters = 65535,
                                                        .topk = 32,
                                                        .bits = 63,
@@ -76,7 +76,7 @@ static void known_spellings(void **state) {
                                                        .iterations = 10,
                                                        .seed = seed});
     check_parse("i-clustered-100:seed=1,topk=65535,bits=255",
-                (shoal_attention){.kind = SHOAL_I_CLUSTERED,
+                (shoal_attention){.kind = SHOAL_KIND_I_CLUSTERED,
                                   .clusters = 100,
                                   .topk = 65535,
                                   .bits = 255,
@@ -84,15 +84,15 @@ static void known_spellings(void **state) {
                                   .iterations = 10,
                                   .seed = 1});
     check_parse("clustered-9:rank=1024,groups=keys",
-                (shoal_attention){.kind = SHOAL_CLUSTERED,
+                (shoal_attention){.kind = SHOAL_KIND_CLUSTERED,
                                   .clusters = 9,
                                   .bits = 63,
                                   .rank = 1024,
-                                  .groups = SHOAL_GROUPS_KEYS,
+                                  .clustering = SHOAL_CLUSTERING_KEYS,
                                   .iterations = 10,
                                   .seed = seed});
     check_parse("i-clustered-9:normaliser=query,groups=hash",
-                (shoal_attention){.kind = SHOAL_I_CLUSTERED,
+                (shoal_attention){.kind = SHOAL_KIND_I_CLUSTERED,
                                   .clusters = 9,
                                   .topk = 32,
                                   .bits = 63,
@@ -100,24 +100,24 @@ static void known_spellings(void **state) {
                                   .normaliser = SHOAL_NORMALISER_QUERY,
                                   .iterations = 10,
                                   .seed = seed});
-    check_parse("q-clustered-100", (shoal_attention){.kind = SHOAL_Q_CLUSTERED,
+    check_parse("q-clustered-100", (shoal_attention){.kind = SHOAL_KIND_Q_CLUSTERED,
                                                      .clusters = 100,
                                                      .topk = 64,
                                                      .rank = 16,
-                                                     .groups = SHOAL_GROUPS_KEYS,
+                                                     .clustering = SHOAL_CLUSTERING_KEYS,
                                                      .normaliser = SHOAL_NORMALISER_QUERY,
                                                      .iterations = 6,
                                                      .seed = seed});
     check_parse("q-clustered-25:seed=3,iterations=7,rank=1,topk=32",
-                (shoal_attention){.kind = SHOAL_Q_CLUSTERED,
+                (shoal_attention){.kind = SHOAL_KIND_Q_CLUSTERED,
                                   .clusters = 25,
                                   .topk = 32,
                                   .rank = 1,
-                                  .groups = SHOAL_GROUPS_KEYS,
+                                  .clustering = SHOAL_CLUSTERING_KEYS,
                                   .normaliser = SHOAL_NORMALISER_QUERY,
                                   .iterations = 7,
                                   .seed = 3});
-    shoal_attention shoal = shoal_kind_describe(SHOAL_SHOAL)->defaults;
+    shoal_attention shoal = shoal_kind_describe(SHOAL_KIND_SHOAL)->defaults;
     assert_int_equal(shoal.keyclusters, SHOAL_BY_SIZE);
     check_parse("shoal", shoal);
     shoal.clusters = 100;
@@ -128,14 +128,15 @@ static void known_spellings(void **state) {
     shoal.topk = 9;
     check_parse("shoal-24:block=32,topk=9", shoal);
     check_parse("lsh-4:seed=77",
-                (shoal_attention){.kind = SHOAL_LSH, .rounds = 4, .seed = 77});
+                (shoal_attention){.kind = SHOAL_KIND_LSH, .rounds = 4, .seed = 77});
     check_parse("lsh-255",
-                (shoal_attention){.kind = SHOAL_LSH, .rounds = 255, .seed = seed});
-    check_parse("oracle-top-32", (shoal_attention){.kind = SHOAL_ORACLE_TOP, .topk = 32});
+                (shoal_attention){.kind = SHOAL_KIND_LSH, .rounds = 255, .seed = seed});
+    check_parse("oracle-top-32",
+                (shoal_attention){.kind = SHOAL_KIND_ORACLE_TOP, .topk = 32});
 }
 
-/* Every kind describes itself: its defaults are what its name alone means, and written
-   with every option they are read back as they were. */
+/* Every kind describes itself: its defaults are those of its name, and written with all
+   options they are read back unchanged. */
 static void descriptions(void **state) {
     int kinds = 0;
     for (const shoal_kind_info *info; (info = shoal_kind_describe(kinds)); kinds++) {
@@ -151,7 +152,7 @@ static void descriptions(void **state) {
         check_parse(text, info->defaults);
         check_parse(all, info->defaults);
     }
-    assert_true(kinds > SHOAL_AUTO);
+    assert_true(kinds > SHOAL_KIND_AUTO);
     assert_null(shoal_kind_describe(-1));
 }
 
@@ -174,16 +175,17 @@ static shoal_attention random_attention(uint64_t seed) {
         attention.iterations = (int32_t)test_pick(seed, 5, 1, 100);
     if (attention.rank && seed % 11)
         attention.rank = (int32_t)test_pick(seed, 9, 1, 1024);
-    if (attention.kind == SHOAL_CLUSTERED || attention.kind == SHOAL_I_CLUSTERED)
-        attention.groups = (int32_t)test_pick(seed, 10, 0, 1);
-    if (attention.kind == SHOAL_I_CLUSTERED)
+    if (attention.kind == SHOAL_KIND_CLUSTERED ||
+        attention.kind == SHOAL_KIND_I_CLUSTERED)
+        attention.clustering = (int32_t)test_pick(seed, 10, 0, 1);
+    if (attention.kind == SHOAL_KIND_I_CLUSTERED)
         attention.normaliser = (int32_t)test_pick(seed, 11, 0, 1);
-    if (attention.kind == SHOAL_SHOAL && seed % 4 == 1) {
+    if (attention.kind == SHOAL_KIND_SHOAL && seed % 4 == 1) {
         attention.keyclusters = (int32_t)test_pick(seed, 14, 1, 65535);
         attention.block = (int32_t)test_pick(seed, 15, 1, 65535);
         attention.near = (int32_t)test_pick(seed, 16, 0, 65535);
     }
-    if (attention.kind == SHOAL_SHOAL && seed % 6 == 1)
+    if (attention.kind == SHOAL_KIND_SHOAL && seed % 6 == 1)
         attention.clusters = SHOAL_BY_SIZE;
     if (attention.rounds)
         attention.rounds = (int32_t)test_pick(seed, 6, 1, 255);
@@ -196,7 +198,7 @@ static shoal_attention random_attention(uint64_t seed) {
     return attention;
 }
 
-/* Each option that was written is needed: without it the text means something else. */
+/* Each option that is written is needed: without it the text has another meaning. */
 static void check_shortest(const char *text, const shoal_attention *attention) {
     const char *start = strchr(text, ':');
     while (start) {
@@ -225,23 +227,23 @@ static void round_trips(void **state) {
     }
 }
 
-/* What a kind does not use may be anything, and is no part of the text then. */
+/* Fields that a kind does not use may have any value, and are not written. */
 static void unused_fields(void **state) {
     static const struct {
         shoal_attention attention;
         const char *text;
-    } cases[] = {{{.kind = SHOAL_I_CLUSTERED,
+    } cases[] = {{{.kind = SHOAL_KIND_I_CLUSTERED,
                    .clusters = 3,
                    .topk = 4,
                    .bits = 63,
                    .rank = 0,
                    .iterations = 10},
                   "i-clustered-3:topk=4"},
-                 {{.kind = SHOAL_CLUSTERED,
+                 {{.kind = SHOAL_KIND_CLUSTERED,
                    .clusters = 3,
                    .bits = -7,
                    .rank = 16,
-                   .groups = SHOAL_GROUPS_KEYS,
+                   .clustering = SHOAL_CLUSTERING_KEYS,
                    .iterations = 10},
                   "clustered-3:groups=keys"}};
     for (int64_t i = 0; i < COUNT_OF(cases); i++) {
@@ -254,7 +256,7 @@ static void unused_fields(void **state) {
     }
 }
 
-/* As snprintf: cut, ended, and the whole length returned. */
+/* Like snprintf: truncated, terminated, and the full length returned. */
 static void little_room(void **state) {
     shoal_attention attention =
         parse("i-clustered-12345:topk=7,groups=keys,normaliser=query,bits=9,rank=5,"
@@ -272,10 +274,10 @@ static void little_room(void **state) {
     assert_int_equal(shoal_attention_print(&attention, NULL, 0), length);
 }
 
-/* ---- Refusing ------------------------------------------------------------------ */
+/* ---- Errors ----------------------------------------------------------------------- */
 
 static const struct {
-    const char *text, *part; /* the message must name the part */
+    const char *text, *part; /* the message must contain the part */
 } MALFORMED[] = {
     {"", ""},
     {" ", ""},
@@ -387,7 +389,8 @@ static const struct {
 
 static void malformed_spellings(void **state) {
     for (int64_t i = 0; i < COUNT_OF(MALFORMED); i++) {
-        shoal_attention attention = {.kind = SHOAL_LSH, .rounds = 3}, before = attention;
+        shoal_attention attention = {.kind = SHOAL_KIND_LSH, .rounds = 3},
+                        before = attention;
         const char *text = MALFORMED[i].text;
         if (shoal_attention_parse(context, text, &attention) != SHOAL_INVALID)
             fail_msg("\"%s\" was accepted", text);
@@ -399,8 +402,8 @@ static void malformed_spellings(void **state) {
     }
 }
 
-/* Spellings that files of earlier versions hold, what they mean where a file spells every
-   option, and where it does not; NULL: refused. */
+/* Spellings in files of earlier versions, and their meaning in files that spell every
+   option, and in others; NULL if rejected. */
 static void stored_spellings(void **state) {
     static const char *const meant[][3] =
         {{"shoal-100", "q-clustered-100", "shoal-100"},
@@ -412,10 +415,15 @@ static void stored_spellings(void **state) {
           "q-clustered-4:topk=7,rank=2,iterations=3,seed=5"},
          {"shoal:rank=auto,keyclusters=0,block=8,pool=300,near=0", "q-clustered-100",
           "q-clustered-100"},
-         {"shoal", "shoal", "shoal"},
-         {"shoal:topk=9", "shoal:topk=9", "shoal:topk=9"},
-         {"shoal-25:keyclusters=auto", "shoal-25", "shoal-25"},
-         {"shoal-25:keyclusters=8", "shoal-25:keyclusters=8", "shoal-25:keyclusters=8"},
+         {"shoal", "shoal:form=2", "shoal"},
+         {"shoal:topk=9", "shoal:topk=9,form=2", "shoal:topk=9"},
+         {"shoal-25:keyclusters=auto", "shoal-25:form=2", "shoal-25"},
+         {"shoal-25:keyclusters=8", "shoal-25:keyclusters=8,form=2",
+          "shoal-25:keyclusters=8"},
+         {"shoal-25:keyclusters=8,form=3", "shoal-25:keyclusters=8",
+          "shoal-25:keyclusters=8"},
+         {"shoal-25:keyclusters=auto,form=2,seed=3", "shoal-25:form=2,seed=3",
+          "shoal-25:form=2,seed=3"},
          {"q-clustered-4", "q-clustered-4", "q-clustered-4"},
          {"i-clustered-7:topk=5", "i-clustered-7:topk=5", "i-clustered-7:topk=5"},
          {"shoal-:keyclusters=0", NULL, NULL},
@@ -446,7 +454,7 @@ static void stored_spellings(void **state) {
                      SHOAL_INVALID);
 }
 
-/* Text without end or sense: refused, or read as something that can be written again. */
+/* Random text is rejected, or read as something that can be written again. */
 static void random_text(void **state) {
     static const char letters[] =
         "i-clustered-100:topk=32,bits=63,seed=1lsh-4oracle-full shoal-groups=keys,rank"

@@ -1,5 +1,5 @@
-/* examples/clustered.c, the tutorial, against the library: the same clusters give the
-   same outputs and gradients. */
+/* The tutorial examples/clustered.c compared with the library: the same clusters give
+   the same outputs and gradients. */
 #define main tutorial_main
 #include "examples/clustered.c"
 #undef main
@@ -51,15 +51,21 @@ static void compare(problem p) {
     snprintf(kind, sizeof kind, p.k ? "i-clustered-%d:topk=%d" : "clustered-%d", p.C,
              p.k);
     const shoal_attention attention = spelled(kind);
-    const shoal_problem sizes = {.batch = 1,
+    const shoal_problem sizes = {.size = sizeof(shoal_problem),
+                                 .batch = 1,
                                  .heads = 1,
                                  .queries = p.N,
                                  .keys = p.S,
                                  .dim = p.D,
                                  .value_dim = p.Dv,
                                  .scale = (float)p.scale};
-    const shoal_inputs inputs = {.q = fq, .k = fk, .v = fv, .groups = m.cluster};
-    const shoal_gradients gradients = {.out = fout,
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                 .q = fq,
+                                 .k = fk,
+                                 .v = fv,
+                                 .clusters = m.cluster};
+    const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                       .out = fout,
                                        .dout = fdout,
                                        .dq = fdq,
                                        .dk = fdk,

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the corpora of the data room's fuzz targets.
+"""Writes the corpora of the fuzz targets of data files.
 
-Run it in this directory; it fills safetensors/, ggml/, hf/ and lexicon/. Names that
-begin with ok- are sound inputs, those that begin with bad- have one thing wrong.
+Run it in this directory; it fills safetensors/, ggml/, hf/ and lexicon/. Names that begin
+with ok- are valid inputs, those that begin with bad- have one error.
 """
 import json
 import os

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the corpus of the fuzz target of LF-MMI's graphs: good ones, with states that
-nothing leads to and states that lead nowhere, and bad ones.
+"""Writes the corpus of the fuzz target of LF-MMI graphs: valid ones, with unreachable
+states and states without a way out, and invalid ones.
 
-Run it in this directory; it fills graph/. Sums are left at 0, the target sets them.
+Run it in this directory; it fills graph/. Checksums are 0; the target sets them.
 """
 import os
 import struct

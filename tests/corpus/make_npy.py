@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the corpus of the .npy fuzz target: legal headers first, then malicious ones.
+"""Writes the corpus of the .npy fuzz target: valid headers first, then malicious ones.
 
-Run it in this directory; it fills npy/. Names beginning with ok- must be read, names
-beginning with bad- must be refused, and tests/models/test_npy.c checks that they are.
+Run it in this directory; it fills npy/. Names that begin with ok- must be read, names
+that begin with bad- must be rejected, which tests/models/test_npy.c checks.
 """
 import os
 import struct
@@ -11,7 +11,8 @@ MAGIC = b"\x93NUMPY"
 
 
 def wrap(text, version=1, data=b"", pad=True, length=None, minor=0):
-    """A file with this dictionary as its header, padded as numpy does unless told not."""
+    """A file with this dictionary as its header, padded like numpy's unless pad is
+    false."""
     prefix = 10 if version == 1 else 12
     body = text if isinstance(text, bytes) else text.encode("utf-8")
     if pad:

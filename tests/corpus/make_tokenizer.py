@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes the corpus of fuzz_tokenizer: run it in this directory, it fills tokenizer/.
-Names that begin with ok- are sound inputs, those with bad- have one thing wrong."""
+Names that begin with ok- are valid inputs, those with bad- have one error.
+"""
 import base64
 import json
 import os

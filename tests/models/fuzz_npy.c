@@ -8,7 +8,7 @@
 #include "fuzz.h"
 #include "shoal_models.h"
 
-/* What we would write for an accepted header must be read back as the same array. */
+/* Writing an accepted header and reading it back gives the same array. */
 static void round_trip(const npy_header *header) {
     unsigned char text[NPY_PRINTED];
     npy_header again;
@@ -29,7 +29,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     unsigned char *bytes = exact_copy(data, size);
     if (sh_npy_parse(bytes, size, &header, &reason)) {
         require(header.data_begin <= size, "the header lies within the file");
-        require(header.rank >= 0 && header.rank <= SHOAL_MAX_RANK,
+        require(header.rank >= 0 && header.rank <= SHOAL_MAX_DIMENSIONS,
                 "the rank is possible");
         require(header.data_bytes % 4 == 0 && header.data_bytes < SIZE_MAX / 2,
                 "the size is possible");

@@ -1,5 +1,5 @@
-/* Fuzz target of safetensors files: what is accepted lies within the file, covers it, and
-   is found by its name. */
+/* Fuzz target of safetensors files: tensors of accepted files are within the file,
+   cover it, and are found by name. */
 #define _GNU_SOURCE
 #define FUZZ_NAME "fuzz_data_safetensors"
 #include "fuzz.h"

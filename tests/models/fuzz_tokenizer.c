@@ -1,6 +1,6 @@
-/* Fuzz target of tokenizers' files: tokenizer.json; after a 'W', vocab.txt; after a 'P',
-   vocab.json, a zero byte and merges.txt. What is accepted tokenizes a text with ids that
-   it knows and spans inside the text. */
+/* Fuzz target of tokenizer files: tokenizer.json; after a 'W', vocab.txt; after a 'P',
+   vocab.json, a zero byte and merges.txt. An accepted tokenizer gives valid ids and
+   spans inside the text. */
 #define _GNU_SOURCE
 #define FUZZ_NAME "fuzz_tokenizer"
 #include "fuzz.h"
@@ -11,10 +11,11 @@ static void check(shoal_tokenizer *tokenizer) {
     static const char text[] = "The ab\xcc\x81 [MASK] <s>don't  \xe4\xb8\xad\n12 aaaaaaaa"
                                "\xef\xac\x81\xcc\x88\xc2\xbd <mask> "
                                "\xf0\x9f\x98\x80\xe2\x80\x8d\r\n\xe2\x84\xa2";
-    shoal_text given = {.text = text,
-                        .size = sizeof text - 1,
+    shoal_text given = {.size = sizeof(shoal_text),
+                        .text = text,
+                        .bytes = sizeof text - 1,
                         .pair = "b a",
-                        .pair_size = 3,
+                        .pair_bytes = 3,
                         .most = 24};
     shoal_tokens tokens;
     shoal_status status = shoal_tokenizer_encode(tokenizer, &given, &tokens);
@@ -25,7 +26,7 @@ static void check(shoal_tokenizer *tokenizer) {
         require(tokens.ids[i] >= 0 && tokens.ids[i] < shoal_tokenizer_size(tokenizer),
                 "an id is below the size");
         require(tokens.spans[2 * i] <= tokens.spans[2 * i + 1] &&
-                    tokens.spans[2 * i + 1] <= given.size,
+                    tokens.spans[2 * i + 1] <= given.bytes,
                 "a span lies in the text");
     }
 }
@@ -53,7 +54,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         status = sh_tokenizer_parse(fuzz_context(), "input", bytes, size, &made);
     if (judged(status))
         check(made);
-    shoal_tokenizer_close(made);
+    shoal_tokenizer_destroy(made);
     free(bytes);
     return 0;
 }

@@ -11,7 +11,8 @@
 #include "support.h"
 
 shoal_model_config config_of(const model_case *c) {
-    shoal_model_config config = {.vocabulary = c->features ? 0 : TEST_VOCABULARY,
+    shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                 .vocabulary = c->features ? 0 : TEST_VOCABULARY,
                                  .features = c->features ? TEST_FEATURES : 0,
                                  .outputs = TEST_OUTPUTS,
                                  .max_length = 1,
@@ -22,10 +23,12 @@ shoal_model_config config_of(const model_case *c) {
                                  .attention = spelled(c->attention),
                                  .shared_qk = c->shared_qk,
                                  .norm = c->post_norm ? SHOAL_NORM_POST : SHOAL_NORM_PRE,
-                                 .activation = c->relu ? SHOAL_RELU : SHOAL_GELU,
-                                 .positions = c->learned        ? SHOAL_LEARNED
-                                              : c->no_positions ? SHOAL_NO_POSITIONS
-                                                                : SHOAL_SINUSOIDAL,
+                                 .activation = c->relu ? SHOAL_ACTIVATION_RELU
+                                                       : SHOAL_ACTIVATION_GELU,
+                                 .positions = c->learned ? SHOAL_POSITIONS_LEARNED
+                                              : c->no_positions
+                                                  ? SHOAL_POSITIONS_NONE
+                                                  : SHOAL_POSITIONS_SINUSOIDAL,
                                  .pooling = (int32_t)c->pooling,
                                  .dropout = c->dropout,
                                  .form = (int32_t)c->form,
@@ -58,12 +61,13 @@ static void fill_batch(model_setup *setup, const model_case *c, uint64_t seed) {
         setup->tokens[r] = (int32_t)(test_hash(seed, 2, (uint64_t)r) % TEST_VOCABULARY);
     for (int64_t r = 0; r < rows; r++)
         setup->types[r] = (int32_t)(test_hash(seed, 6, (uint64_t)r) % TEST_TYPES);
-    for (int64_t r = 0; r < most; r++) /* one in seven does not count */
+    for (int64_t r = 0; r < most; r++) /* one in seven is ignored */
         setup->targets[r] =
             (int32_t)(test_hash(seed, 3, (uint64_t)r) % (TEST_OUTPUTS + 1)) - 1;
     for (int64_t i = 0; i < rows * TEST_FEATURES; i++)
         setup->features[i] = (float)test_normal(test_hash(seed, 4, (uint64_t)i));
-    setup->inputs = (shoal_model_inputs){.batch = batch,
+    setup->inputs = (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                         .batch = batch,
                                          .offsets = setup->offsets,
                                          .tokens = setup->tokens,
                                          .types = setup->types,
@@ -146,9 +150,9 @@ double *setup_values(const model_setup *setup) {
     return values;
 }
 
-/* ---- The same model in exact arithmetic -------------------------------------------- */
+/* ---- The same model in double precision ------------------------------------------- */
 
-/* The part whose weight and bias have these names; its sizes are set by the caller. */
+/* The part whose weight and bias have these names; the caller sets its sizes. */
 static exact_part part_of(const model_setup *setup, const double *values,
                           const char *weight, const char *bias) {
     const parameter *w = sh_parameters_find(setup->arena, weight);
@@ -179,7 +183,7 @@ static exact_layer *layer_of(const model_setup *setup, const double *values,
     return layer;
 }
 
-/* What dropout makes of a row at one of its places; NULL: nothing. */
+/* Dropout factors of a row at one place; NULL if there is none. */
 static const float *dropped(const model_setup *setup, int64_t site, int64_t row,
                             int64_t size, float *factors) {
     dropout_mask mask = {.rate = setup->config.dropout,
@@ -218,10 +222,10 @@ static void attend(const model_setup *setup, int64_t layer, const double *const 
     }
 }
 
-/* The row that a dropout counts: the last layer of a model of text goes on with the first
-   row of every sequence alone (the others are not looked at). */
+/* Row index for dropout: the last layer of a text model continues with only the first
+   row of every sequence (the others are ignored). */
 static int64_t row_of_mask(const model_setup *setup, int64_t layer, int64_t row) {
-    if (!setup->config.form || setup->config.pooling != SHOAL_FIRST_ROW ||
+    if (!setup->config.form || setup->config.pooling != SHOAL_POOLING_FIRST ||
         layer + 1 < setup->config.layers)
         return row;
     for (int64_t b = 0; b < setup->inputs.batch; b++)
@@ -255,7 +259,7 @@ static void run_layer(const model_setup *setup, const double *values, int64_t in
     exact_layer_destroy(layer);
 }
 
-/* x [M] = row r of features through the input's product. */
+/* x [M] = row r of the features after the input projection. */
 static void take_features(const model_setup *setup, const double *values, int64_t r,
                           int64_t size, double *x) {
     exact_part product = part_of(setup, values, "input.weight", "input.bias");
@@ -267,7 +271,7 @@ static void take_features(const model_setup *setup, const double *values, int64_
     exact_linear(&product, 1, features, x);
 }
 
-/* One row of a convolution, of sequence b, from normed rows. */
+/* One row of a convolution, of sequence b, from normalised rows. */
 static double convolve(const exact_part *conv, const model_setup *setup, int64_t b,
                        int64_t r, int64_t size, int64_t o, const double *normed) {
     double sum = conv->bias[o];
@@ -281,8 +285,8 @@ static double convolve(const exact_part *conv, const model_setup *setup, int64_t
     return exact_activation((shoal_activation)setup->config.activation, sum);
 }
 
-/* Convolution `index` behind the product: x [rows][M] in place. Dropout counts a row
-   more behind each sequence. */
+/* Convolution `index` after the projection: x [rows][M] in place. Dropout counts one
+   more row after each sequence. */
 static void run_convolution(const model_setup *setup, const double *values, int64_t index,
                             int64_t size, double *x) {
     char names[4][PARAMETER_NAME];
@@ -307,7 +311,8 @@ static void run_convolution(const model_setup *setup, const double *values, int6
     free(normed);
 }
 
-/* x [M] = row r of what goes into the first layer; of features it has their product. */
+/* x [M] = row r of the first layer's input; for features it already has their
+   projection. */
 static void take_input(const model_setup *setup, const double *values, int64_t r,
                        int64_t position, int64_t size, double *x) {
     const shoal_model_config *config = &setup->config;
@@ -320,9 +325,9 @@ static void take_input(const model_setup *setup, const double *values, int64_t r
     for (int64_t i = 0; i < size; i++) {
         if (table)
             x[i] = scale * table[setup->tokens[r] * size + i];
-        if (config->positions == SHOAL_LEARNED)
+        if (config->positions == SHOAL_POSITIONS_LEARNED)
             x[i] += learned[position * size + i];
-        else if (config->positions == SHOAL_SINUSOIDAL)
+        else if (config->positions == SHOAL_POSITIONS_SINUSOIDAL)
             x[i] += exact_sinusoid(position, i, size);
         if (types)
             x[i] += types[setup->types[r] * size + i];
@@ -340,14 +345,15 @@ static void take_input(const model_setup *setup, const double *values, int64_t r
 static void pool(const model_setup *setup, int64_t b, int64_t size, const double *x,
                  double *pooled) {
     int64_t first = setup->offsets[b], used = setup->offsets[b + 1] - first;
-    if (setup->config.pooling == SHOAL_FIRST_ROW && used > 1)
+    if (setup->config.pooling == SHOAL_POOLING_FIRST && used > 1)
         used = 1;
     for (int64_t r = first; r < first + used; r++)
         for (int64_t i = 0; i < size; i++)
             pooled[i] += x[r * size + i] / (double)used;
 }
 
-/* rows [batch][M] = dropout(tanh(W dropout(rows) + b)), the inner one RoBERTa alone. */
+/* rows [batch][M] = dropout(tanh(W dropout(rows) + b)), the inner dropout only for
+   RoBERTa. */
 static void run_head(const model_setup *setup, const double *values, int64_t size,
                      double *rows) {
     exact_part head = part_of(setup, values, "head.weight", "head.bias");
@@ -357,7 +363,7 @@ static void run_head(const model_setup *setup, const double *values, int64_t siz
     head.inputs = head.outputs = size;
     for (int64_t b = 0; b < setup->inputs.batch; b++) {
         double *row = rows + b * size;
-        const float *inner = setup->config.form == SHOAL_ROBERTA
+        const float *inner = setup->config.form == SHOAL_FORM_ROBERTA
                                  ? dropped(setup, after + 1, b, size, factors)
                                  : NULL;
         const float *outer = dropped(setup, after, b, size, factors + size);
@@ -392,7 +398,7 @@ double setup_exact_loss(const model_setup *setup, const double *values, double *
     norm.outputs = size;
     if (norm.weight)
         exact_norm(&norm, 1e-5, setup->rows, x, x);
-    if (config->pooling != SHOAL_EVERY_ROW)
+    if (config->pooling != SHOAL_POOLING_NONE)
         read = x + setup->rows * size;
     for (int64_t b = 0; b < batch && read != x; b++)
         pool(setup, b, size, x, read + b * size);
@@ -423,9 +429,9 @@ uint16_t half_from_float(float value) {
     if (magnitude >= 0x477ff000u) /* 65520 and above round to infinity */
         return (uint16_t)(sign | 0x7c00u);
     uint32_t shift = 13, base = magnitude, exponent = magnitude >> 23;
-    if (exponent >= 113) { /* normal: move the exponent's bias from 127 to 15 */
+    if (exponent >= 113) { /* normal: change the exponent's bias from 127 to 15 */
         base -= (uint32_t)112 << 23;
-    } else { /* subnormal: the hidden bit becomes visible and everything moves right */
+    } else { /* subnormal: make the hidden bit explicit and shift right */
         if (exponent < 102)
             return (uint16_t)sign;
         base = (magnitude & 0x7fffffu) | 0x800000u;

@@ -1,5 +1,5 @@
-/* Cases for a comparison with PyTorch: bench/peers/train_check.py makes the folders, runs
-   this program with SHOAL_NN_CASES naming where they are, and reads what it wrote. */
+/* Cases for a comparison with PyTorch: bench/peers/train_check.py creates the folders,
+   runs this program with SHOAL_NN_CASES set to their path, and reads its output. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,17 +33,18 @@ static void write_case(shoal_context *context, const char *folder, const model_c
         const char *name;
         shoal_array array;
     } arrays[] = {
-        {"settings", {SHOAL_INT32, 1, {COUNT_OF(settings)}, settings, NULL, 0}},
-        {"lengths", {SHOAL_INT32, 1, {setup.inputs.batch}, lengths, NULL, 0}},
-        {"tokens", {SHOAL_INT32, 1, {setup.rows}, setup.tokens, NULL, 0}},
-        {"targets", {SHOAL_INT32, 1, {setup_logit_rows(&setup)}, setup.targets, NULL, 0}},
-        {"loss", {SHOAL_FLOAT32, 1, {1}, &loss, NULL, 0}},
+        {"settings", {SHOAL_DTYPE_INT32, 1, {COUNT_OF(settings)}, settings, NULL, 0}},
+        {"lengths", {SHOAL_DTYPE_INT32, 1, {setup.inputs.batch}, lengths, NULL, 0}},
+        {"tokens", {SHOAL_DTYPE_INT32, 1, {setup.rows}, setup.tokens, NULL, 0}},
+        {"targets",
+         {SHOAL_DTYPE_INT32, 1, {setup_logit_rows(&setup)}, setup.targets, NULL, 0}},
+        {"loss", {SHOAL_DTYPE_FLOAT32, 1, {1}, &loss, NULL, 0}},
     };
     for (int64_t i = 0; i < COUNT_OF(arrays); i++)
         write_array(context, inner, arrays[i].name, arrays[i].array);
     for (int64_t i = 0; i < setup.arena->count; i++) {
         const parameter *entry = &setup.arena->list[i];
-        shoal_array array = {.dtype = SHOAL_FLOAT32, .rank = entry->rank};
+        shoal_array array = {.dtype = SHOAL_DTYPE_FLOAT32, .dimensions = entry->rank};
         char name[PARAMETER_NAME + 16];
         memcpy(array.shape, entry->shape, sizeof entry->shape);
         array.data = setup.arena->values + entry->offset;
@@ -67,8 +68,8 @@ static void cases_for_pytorch_are_written_where_asked(void **state) {
          .attention = "full",
          .post_norm = true,
          .relu = true,
-         .pooling = SHOAL_MEAN_ROW},
-        {.name = "pre_gelu_first", .attention = "full", .pooling = SHOAL_FIRST_ROW},
+         .pooling = SHOAL_POOLING_MEAN},
+        {.name = "pre_gelu_first", .attention = "full", .pooling = SHOAL_POOLING_FIRST},
         {.name = "shared_projection", .attention = "full", .shared_qk = true},
         {.name = "shared_full", .attention = "shared-full", .shared_qk = true},
         {.name = "clustered_few", .attention = "i-clustered-100"},

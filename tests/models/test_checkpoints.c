@@ -1,6 +1,6 @@
-/* Models and checkpoints in files: everything comes back to the last bit, and what does
-   not fit, is cut short or is no checkpoint is refused with a message that names what is
-   wrong, while model and optimizer stay what they were. */
+/* Models and checkpoints in files: everything is restored bit for bit; files that do
+   not match, are truncated or are no checkpoints are rejected with a message that names
+   the problem, and leave model and optimizer unchanged. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <locale.h>
@@ -21,7 +21,8 @@ enum { SYMBOLS = 6, LENGTH = 5, BATCH = 2, ROWS = BATCH * LENGTH };
 static const int64_t offsets[] = {0, LENGTH, ROWS};
 
 static shoal_model_config small_config(void) {
-    return (shoal_model_config){.vocabulary = SYMBOLS,
+    return (shoal_model_config){.size = sizeof(shoal_model_config),
+                                .vocabulary = SYMBOLS,
                                 .outputs = SYMBOLS,
                                 .max_length = LENGTH,
                                 .layers = 1,
@@ -30,8 +31,8 @@ static shoal_model_config small_config(void) {
                                 .feed_forward = 8,
                                 .attention = spelled("i-clustered-3:topk=2,seed=9"),
                                 .norm = SHOAL_NORM_POST,
-                                .activation = SHOAL_RELU,
-                                .positions = SHOAL_LEARNED,
+                                .activation = SHOAL_ACTIVATION_RELU,
+                                .positions = SHOAL_POSITIONS_LEARNED,
                                 .dropout = 0.1f};
 }
 
@@ -46,7 +47,7 @@ typedef struct {
 static training training_create(shoal_context *context,
                                 const shoal_model_config *config) {
     training made = {.context = context, .schedule = shoal_schedule_start(0.01)};
-    shoal_optimizer_config averaging = shoal_optimizer_defaults();
+    shoal_optimizer_config averaging = shoal_optimizer_config_defaults();
     averaging.average = 0.9f;
     assert_int_equal(shoal_model_create(context, config, 3, BATCH, ROWS,
                                         SHOAL_WITH_BACKWARD, &made.model),
@@ -63,7 +64,7 @@ static void training_destroy(training *made) {
     shoal_model_destroy(made->model);
 }
 
-/* One step on a batch that follows from its number; returns the loss. */
+/* One step on a batch that depends on its number; returns the loss. */
 static double take_step(training *on) {
     const int64_t step = shoal_optimizer_steps(on->optimizer);
     int32_t tokens[ROWS], targets[ROWS];
@@ -74,7 +75,8 @@ static double take_step(training *on) {
             (int32_t)shoal_random_below(5, 1, (uint64_t)(step * ROWS + i), SYMBOLS);
         targets[i] = (tokens[i] + 1) % SYMBOLS;
     }
-    const shoal_model_inputs inputs = {.batch = BATCH,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = BATCH,
                                        .offsets = offsets,
                                        .tokens = tokens,
                                        .training = 1,
@@ -92,7 +94,7 @@ static double take_step(training *on) {
     return loss.mean;
 }
 
-/* Weights, averages and counts as a sum that any change changes. */
+/* Weights, averages and counts as a sum that changes with any of them. */
 static double digest(const training *on) {
     float *values;
     const int64_t size = shoal_model_vectors(on->model, &values, NULL);
@@ -126,7 +128,7 @@ static shoal_status load_from(const char *path, training *to) {
     if (status == SHOAL_OK)
         status =
             shoal_checkpoint_load(checkpoint, to->model, to->optimizer, &to->schedule);
-    shoal_checkpoint_close(checkpoint);
+    shoal_checkpoint_destroy(checkpoint);
     return status;
 }
 
@@ -166,9 +168,9 @@ static void refused(workplace *place, const char *path, const char *reason) {
     assert_true(digest(&place->trained) == before);
 }
 
-/* ---- Fitting --------------------------------------------------------------------- */
+/* ---- Valid files ------------------------------------------------------------------ */
 
-/* A training that goes on from its file is the one that was never interrupted. */
+/* A resumed training equals an uninterrupted one. */
 static void trainings_go_on_to_the_last_bit(void **state) {
     workplace *place = *state;
     const shoal_model_config config = small_config();
@@ -196,9 +198,9 @@ static void models_come_back_by_themselves(void **state) {
     const int64_t size = shoal_model_vectors(place->trained.model, &values, NULL);
     assert_int_equal(shoal_model_save(place->trained.model, place->other), SHOAL_OK);
     const char *const paths[] = {place->other, place->path};
-    for (int i = 0; i < 2; i++) { /* a model, and a checkpoint's model */
+    for (int i = 0; i < 2; i++) { /* a model, and the model of a checkpoint */
         const unsigned flags = i ? SHOAL_WITH_BACKWARD : 0;
-        assert_int_equal(shoal_model_load(place->context, paths[i], 1, LENGTH, flags,
+        assert_int_equal(shoal_model_open(place->context, paths[i], 1, LENGTH, flags,
                                           &model),
                          SHOAL_OK);
         assert_int_equal(shoal_model_vectors(model, &loaded, &gradients), size);
@@ -207,12 +209,12 @@ static void models_come_back_by_themselves(void **state) {
         assert_true((gradients != NULL) == (i == 1));
         shoal_model_destroy(model);
     }
-    /* Averaged weights are what is saved while they are in use. */
+    /* Averaged weights are saved while they are in use. */
     assert_int_equal(shoal_optimizer_use_average(place->trained.optimizer, 1), SHOAL_OK);
     assert_int_equal(save_to(&place->trained, place->other), SHOAL_INVALID);
     assert_int_equal(load_from(place->path, &place->trained), SHOAL_INVALID);
     assert_int_equal(shoal_model_save(place->trained.model, place->other), SHOAL_OK);
-    assert_int_equal(shoal_model_load(place->context, place->other, 1, LENGTH, 0, &model),
+    assert_int_equal(shoal_model_open(place->context, place->other, 1, LENGTH, 0, &model),
                      SHOAL_OK);
     shoal_model_vectors(model, &loaded, NULL);
     assert_memory_equal(values, loaded, sizeof(float) * (size_t)size);
@@ -241,8 +243,8 @@ static void notes_are_kept(void **state) {
     assert_int_equal(shoal_checkpoint_config(checkpoint, NULL, &seed), SHOAL_INVALID);
     assert_int_equal(shoal_checkpoint_config(checkpoint, &config, NULL), SHOAL_INVALID);
     assert_int_equal(shoal_checkpoint_config(NULL, &config, &seed), SHOAL_INVALID);
-    shoal_checkpoint_close(checkpoint);
-    shoal_checkpoint_close(NULL);
+    shoal_checkpoint_destroy(checkpoint);
+    shoal_checkpoint_destroy(NULL);
     const shoal_note wrong[] = {{"shoal.config", "x"}, {"format", "x"}, {"", "x"},
                                 {NULL, "x"},           {"x", NULL},     {"\xff", "x"},
                                 {"x", "\xff"}};
@@ -267,7 +269,7 @@ static void convolutions_are_kept(void **state) {
     assert_int_equal(shoal_model_create(place->context, &config, 3, 1, 1, 0, &model),
                      SHOAL_OK);
     assert_int_equal(shoal_model_save(model, place->other), SHOAL_OK);
-    assert_int_equal(shoal_model_load(place->context, place->other, 1, 1, 0, &loaded),
+    assert_int_equal(shoal_model_open(place->context, place->other, 1, 1, 0, &loaded),
                      SHOAL_OK);
     assert_int_equal(shoal_model_settings(loaded)->convolutions, 2);
     const int64_t size = shoal_model_vectors(model, &values, NULL);
@@ -277,8 +279,8 @@ static void convolutions_are_kept(void **state) {
     shoal_model_destroy(loaded);
 }
 
-/* A program that chose a decimal comma writes and reads the same files. Where there is no
-   such locale, one is made. */
+/* A program with a locale with decimal commas writes and reads the same files. If there
+   is no such locale, one is created. */
 static void commas_change_nothing(void **state) {
     workplace *place = *state;
     char folder[] = "/tmp/shoal-locale-XXXXXX", command[160];
@@ -296,7 +298,7 @@ static void commas_change_nothing(void **state) {
         print_message("skipped: no locale de_DE.UTF-8 (the Debian package locales)\n");
         skip();
     }
-    assert_true(strtod("0,5", NULL) == 0.5); /* it has the comma */
+    assert_true(strtod("0,5", NULL) == 0.5); /* the locale has the comma */
     training fresh = training_create(place->context, &config);
     shoal_model *model;
     assert_int_equal(load_from(place->path, &fresh), SHOAL_OK);
@@ -304,16 +306,16 @@ static void commas_change_nothing(void **state) {
     setlocale(LC_NUMERIC, "C");
     assert_int_equal(load_from(place->other, &fresh), SHOAL_OK);
     assert_true(digest(&fresh) == digest(&place->trained));
-    assert_int_equal(shoal_model_load(place->context, place->other, 1, LENGTH, 0, &model),
+    assert_int_equal(shoal_model_open(place->context, place->other, 1, LENGTH, 0, &model),
                      SHOAL_OK);
     assert_true(shoal_model_settings(model)->dropout == 0.1f);
     shoal_model_destroy(model);
     training_destroy(&fresh);
 }
 
-/* ---- Files that are wrong -------------------------------------------------------- */
+/* ---- Invalid files ---------------------------------------------------------------- */
 
-/* Writes the checkpoint again without one tensor, or with a note changed or left out. */
+/* Writes the checkpoint again without one tensor, or with a note changed or removed. */
 static void rewrite(workplace *place, const char *left_out, const char *key,
                     const char *value) {
     safetensors *file;
@@ -347,9 +349,9 @@ static void wrong_contents_are_named(void **state) {
                                            {"average.output.bias", "",
                                             "average.output.bias"}};
     static const char *const notes_wrong[][3] =
-        {{"format", "other", "not a checkpoint"},
+        {{"format", "other", "not a Shoal checkpoint"},
          {"format", "\033[31m", "\"?[31m\""},
-         {"shoal.config", NULL, "no configuration"},
+         {"shoal.config", NULL, "no model configuration"},
          {"shoal.config", "{", "is not JSON"},
          {"shoal.config", "{\"layers\": 1}", "vocabulary"},
          {"shoal.steps", "-3", "shoal.steps"},
@@ -370,20 +372,20 @@ static void wrong_contents_are_named(void **state) {
         refused(place, place->other, notes_wrong[i][2]);
     }
     refused(place, "/nonexistent/x.safetensors", "x.safetensors");
-    shoal_model *model; /* what only loading a model looks at */
+    shoal_model *model; /* for checks of model loading only */
     rewrite(place, "", "shoal.config",
             "{\"vocabulary\":6,\"features\":0,\"outputs\":6,\"max_length\":5,"
             "\"layers\":1,\"heads\":2,\"head_dim\":4,\"feed_forward\":8,"
             "\"attention\":\"fool\",\"shared_qk\":false,\"norm\":\"post\","
             "\"activation\":\"relu\",\"positions\":\"learned\",\"pooling\":\"none\","
             "\"dropout\":0.1}");
-    assert_int_equal(shoal_model_load(place->context, place->other, 1, LENGTH, 0, &model),
+    assert_int_equal(shoal_model_open(place->context, place->other, 1, LENGTH, 0, &model),
                      SHOAL_BAD_FILE);
     assert_non_null(strstr(shoal_context_message(place->context), "fool"));
     assert_null(model);
 }
 
-/* Fields that the parameters' shapes do not show are compared, the others may differ. */
+/* Fields that the shapes of parameters do not show are compared, others may differ. */
 static void other_models_are_refused(void **state) {
     static const char *const reasons[] = {"heads",     "norm",  "activation",
                                           "positions", "shape", "parameters"};
@@ -393,8 +395,8 @@ static void other_models_are_refused(void **state) {
         switch (i) {
         case 0: config.heads = 4, config.head_dim = 2; break;
         case 1: config.norm = SHOAL_NORM_PRE; break;
-        case 2: config.activation = SHOAL_GELU; break;
-        case 3: config.positions = SHOAL_NO_POSITIONS; break;
+        case 2: config.activation = SHOAL_ACTIVATION_GELU; break;
+        case 3: config.positions = SHOAL_POSITIONS_NONE; break;
         case 4: config.feed_forward = 9; break;
         case 5: config.shared_qk = 1; break;
         case 6: config.attention = spelled("full"); break;
@@ -410,7 +412,8 @@ static void other_models_are_refused(void **state) {
     }
 }
 
-/* Files of the first format: other names of the state, no configuration of the model. */
+/* Files of the first format: the state has other names, and there is no model
+   configuration. */
 static void the_first_format_is_read(void **state) {
     static const char *const names[][2] = {{"shoal.steps", "state.step"},
                                            {"shoal.averages", "state.averaged"},
@@ -438,7 +441,7 @@ static void the_first_format_is_read(void **state) {
     assert_int_equal(load_from(place->other, &fresh), SHOAL_OK);
     assert_true(digest(&fresh) == digest(&place->trained));
     shoal_model *model;
-    assert_int_equal(shoal_model_load(place->context, place->other, 1, LENGTH, 0, &model),
+    assert_int_equal(shoal_model_open(place->context, place->other, 1, LENGTH, 0, &model),
                      SHOAL_BAD_FILE);
     assert_non_null(strstr(shoal_context_message(place->context), "first format"));
     training_destroy(&fresh);
@@ -462,7 +465,7 @@ static void write_all(const char *path, const char *bytes, long size) {
     fclose(file);
 }
 
-/* A file cut anywhere is refused. */
+/* A file truncated at any byte is rejected. */
 static void truncated_files_are_refused(void **state) {
     workplace *place = *state;
     long size;
@@ -474,8 +477,8 @@ static void truncated_files_are_refused(void **state) {
     free(bytes);
 }
 
-/* A bit that flips anywhere is found; but for one in the checksum's own name, without
-   which the file is one from before there were any. */
+/* Any flipped bit is detected, except in the name of the checksum itself, without which
+   the file counts as an older one. */
 static void flipped_bits_are_found(void **state) {
     workplace *place = *state;
     long size;
@@ -494,7 +497,7 @@ static void flipped_bits_are_found(void **state) {
         assert_int_equal(pwrite(file, &bytes[at], 1, at), 1);
     }
     close(file);
-    assert_true(damaged > 100); /* the tensors' */
+    assert_true(damaged > 100); /* of the tensors */
     assert_int_equal(load_from(place->other, &place->trained), SHOAL_OK);
     free(bytes);
     rewrite(place, "", "shoal.checksum", NULL);
@@ -513,7 +516,7 @@ static void the_checksum_is_xxh64(void **state) {
     assert_true(sh_checksum(bytes, 63, 7) == 0x379eeab4056e3988u);
 }
 
-/* Numbers that are none, in files whose checksum is right or that have none. */
+/* NaN and infinities in files with a valid checksum or without one. */
 static void weights_that_are_no_numbers_are_named(void **state) {
     workplace *place = *state;
     static const char *const names[] = {"encoder.layers.0.attention.output.weight",
@@ -540,12 +543,12 @@ static shoal_attention saved_attention(workplace *place) {
     assert_int_equal(shoal_checkpoint_open(place->context, place->other, &checkpoint),
                      SHOAL_OK);
     assert_int_equal(shoal_checkpoint_config(checkpoint, &config, &seed), SHOAL_OK);
-    shoal_checkpoint_close(checkpoint);
+    shoal_checkpoint_destroy(checkpoint);
     return config.attention;
 }
 
-/* What shoal-C without key clusters was is q-clustered-C when it is read. What is written
-   now spells every option, and comes back as it was. */
+/* shoal-C without key clusters in older files is read as q-clustered-C. New files spell
+   all options, and are read back unchanged. */
 static void the_attention_keeps_its_meaning(void **state) {
     static const char *const meant[][2] =
         {{"shoal-100", "q-clustered-100"},
@@ -580,7 +583,7 @@ static void the_attention_keeps_its_meaning(void **state) {
     }
 }
 
-/* A small file that claims a large model is refused before the model is built. */
+/* A small file that claims a large model is rejected before the model is created. */
 static void large_claims_cost_no_memory(void **state) {
     workplace *place = *state;
     shoal_model *model;
@@ -593,14 +596,15 @@ static void large_claims_cost_no_memory(void **state) {
             "\"attention\":\"full\",\"shared_qk\":false,\"norm\":\"post\","
             "\"activation\":\"relu\",\"positions\":\"learned\",\"pooling\":\"none\","
             "\"dropout\":0.1}");
-    assert_int_equal(shoal_model_load(place->context, place->other, 1, LENGTH, 0, &model),
-                     SHOAL_BAD_FILE); /* the model would be a petabyte */
+    assert_int_equal(shoal_model_open(place->context, place->other, 1, LENGTH, 0, &model),
+                     SHOAL_BAD_FILE); /* the model would need a petabyte */
     assert_non_null(strstr(shoal_context_message(place->context), "embedding.weight"));
     assert_int_equal(shoal_checkpoint_open(place->context, place->path, &checkpoint),
                      SHOAL_OK);
     assert_int_equal(shoal_checkpoint_config(checkpoint, &config, &seed), SHOAL_OK);
     assert_int_equal(shoal_checkpoint_fits(checkpoint, &config), SHOAL_OK);
-    config.positions = SHOAL_SINUSOIDAL; /* no tensor says how long sequences may be */
+    config.positions =
+        SHOAL_POSITIONS_SINUSOIDAL; /* no tensor depends on the maximum length */
     config.max_length = INT32_MAX / 2;
     assert_int_equal(shoal_model_create(place->context, &config, 1, 1, LENGTH, 0, &model),
                      SHOAL_OK);
@@ -613,10 +617,10 @@ static void large_claims_cost_no_memory(void **state) {
     assert_int_equal(shoal_checkpoint_fits(checkpoint, &config), SHOAL_INVALID);
     assert_int_equal(shoal_checkpoint_fits(checkpoint, NULL), SHOAL_INVALID);
     assert_int_equal(shoal_checkpoint_fits(NULL, &config), SHOAL_INVALID);
-    shoal_checkpoint_close(checkpoint);
+    shoal_checkpoint_destroy(checkpoint);
 }
 
-/* A save that cannot be written leaves the old checkpoint. */
+/* A failed save leaves the old checkpoint. */
 static void failed_saves_leave_the_old_one(void **state) {
     workplace *place = *state;
     assert_int_equal(save_to(&place->trained, "/nonexistent/x.safetensors"), SHOAL_IO);
@@ -631,15 +635,15 @@ static void wrong_arguments_are_refused(void **state) {
     shoal_checkpoint *checkpoint;
     assert_int_equal(shoal_model_save(NULL, place->other), SHOAL_INVALID);
     assert_int_equal(shoal_model_save(model, NULL), SHOAL_INVALID);
-    assert_int_equal(shoal_model_load(NULL, place->path, 1, 1, 0, &none), SHOAL_INVALID);
+    assert_int_equal(shoal_model_open(NULL, place->path, 1, 1, 0, &none), SHOAL_INVALID);
     assert_null(none);
-    assert_int_equal(shoal_model_load(place->context, NULL, 1, 1, 0, &none),
+    assert_int_equal(shoal_model_open(place->context, NULL, 1, 1, 0, &none),
                      SHOAL_INVALID);
-    assert_int_equal(shoal_model_load(place->context, place->path, 1, 1, 0, NULL),
+    assert_int_equal(shoal_model_open(place->context, place->path, 1, 1, 0, NULL),
                      SHOAL_INVALID);
     assert_int_equal(shoal_checkpoint_save(place->other, model, other.optimizer, NULL,
                                            NULL, 0),
-                     SHOAL_INVALID); /* another model's */
+                     SHOAL_INVALID); /* of another model */
     assert_int_equal(shoal_checkpoint_save(place->other, model, NULL, NULL, NULL, 1),
                      SHOAL_INVALID);
     assert_int_equal(shoal_checkpoint_save(place->other, model, NULL, NULL, notes, -1),
@@ -657,13 +661,13 @@ static void wrong_arguments_are_refused(void **state) {
     assert_int_equal(shoal_checkpoint_load(checkpoint, NULL, NULL, NULL), SHOAL_INVALID);
     assert_int_equal(shoal_checkpoint_load(checkpoint, model, other.optimizer, NULL),
                      SHOAL_INVALID);
-    shoal_checkpoint_close(checkpoint);
+    shoal_checkpoint_destroy(checkpoint);
     training_destroy(&other);
 }
 
 /* ---- Memory ---------------------------------------------------------------------- */
 
-/* All that allocates, with the n-th allocation failing; true when none failed. */
+/* Everything that allocates, with the n-th allocation failing; true if none failed. */
 static bool survive(int64_t fail_at, const char *path) {
     counting_allocator allocator = {.fail_at = 0};
     shoal_options options = counting_options(&allocator);
@@ -678,7 +682,7 @@ static bool survive(int64_t fail_at, const char *path) {
     if (status == SHOAL_OK)
         status = shoal_optimizer_create(model, NULL, &optimizer);
     if (status == SHOAL_OK)
-        status = shoal_model_view(model, NULL, BATCH, ROWS, &view);
+        status = shoal_model_create_view(model, NULL, BATCH, ROWS, &view);
     if (status == SHOAL_OK)
         status = shoal_checkpoint_save(path, model, optimizer, NULL, notes, 1);
     if (status == SHOAL_OK) {
@@ -686,7 +690,7 @@ static bool survive(int64_t fail_at, const char *path) {
         const int64_t calls = allocator.calls;
         take_step(&all);
         assert_int_equal(allocator.calls, calls); /* a step allocates nothing */
-        status = shoal_model_load(context, path, 1, LENGTH, 0, &loaded);
+        status = shoal_model_open(context, path, 1, LENGTH, 0, &loaded);
     }
     assert_true(status == SHOAL_OK || status == SHOAL_NO_MEMORY);
     if (status != SHOAL_OK)

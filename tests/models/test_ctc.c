@@ -1,5 +1,6 @@
-/* CTC: the loss and its gradient against the plain formulas, against all alignments one
-   by one, and against differences; decoding against exhaustive search; edits. */
+/* CTC: loss and gradient compared with the plain formulas, with enumeration of all
+   alignments, and with finite differences; decoding compared with exhaustive search;
+   edits. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +55,8 @@ static void labels_destroy(ctc_case *c) {
 }
 
 static shoal_ctc_batch batch_of(const ctc_case *c) {
-    return (shoal_ctc_batch){c->batch, c->offsets, c->labels, c->label_offsets};
+    return (shoal_ctc_batch){sizeof(shoal_ctc_batch), c->batch, c->offsets, c->labels,
+                             c->label_offsets};
 }
 
 static shoal_ctc *make_ctc(shoal_context *context, const ctc_case *c) {
@@ -65,7 +67,7 @@ static shoal_ctc *make_ctc(shoal_context *context, const ctc_case *c) {
     return ctc;
 }
 
-/* Loss and gradient of every sequence, the gradient also in the logits' place. */
+/* Loss and gradient of every sequence, the gradient also in place of the logits. */
 static void check_case(shoal_context *context, ctc_case *c) {
     const shoal_ctc_batch batch = batch_of(c);
     shoal_ctc *ctc = make_ctc(context, c);
@@ -111,8 +113,8 @@ static void check(shoal_context *context, int64_t batch, int64_t classes,
     labels_destroy(&c);
 }
 
-/* Lengths 0 and 1, empty targets, targets that just fit and that do not; two classes, so
-   that every label repeats the one before. */
+/* Lengths 0 and 1, empty targets, targets that just fit and that do not; two classes,
+   so that every label repeats the previous one. */
 static void loss_is_exact(void **state) {
     const int64_t rows[] = {0, 0, 1, 1, 1, 17, 64, 97};
     const int64_t counts[] = {0, 1, 0, 1, 2, 8, 31, 97};
@@ -133,7 +135,7 @@ static void loss_is_exact_on_5000_rows(void **state) {
     shoal_context_destroy(context);
 }
 
-/* One class for all rows: -log p = 0 for no labels, and nothing else can be spelled. */
+/* With one class, -log p = 0 for no labels, and nothing else can be spelled. */
 static void one_class_is_the_blank(void **state) {
     shoal_context *context = test_context(NULL, 1);
     ctc_case c = labels_create(1, 2, (int64_t[]){3}, (int64_t[]){0}, 1, 5);
@@ -151,7 +153,7 @@ static void one_class_is_the_blank(void **state) {
 
 /* ---- All alignments ---------------------------------------------------------------- */
 
-/* What the classes of an alignment spell. */
+/* The labels spelled by an alignment. */
 static int64_t spell(const int32_t *path, int64_t rows, int32_t *labels) {
     int64_t count = 0;
     for (int64_t t = 0; t < rows; t++)
@@ -276,7 +278,7 @@ static double workspace_of(int threads, int64_t batch, int64_t rows, int64_t lab
     return bytes;
 }
 
-/* Rows times labels of one sequence for each thread, however many sequences there are. */
+/* Rows times labels of one sequence per thread, for any number of sequences. */
 static void memory_is_of_a_sequence_per_thread(void **state) {
     const double one = workspace_of(1, 8, 1000, 100);
     assert_true(one < 24.0 * 1000 * (2 * 100 + 1) + 1e5);
@@ -366,8 +368,8 @@ static void greedy_merges_and_drops(void **state) {
     shoal_context_destroy(context);
 }
 
-/* With room for all prefixes the search finds the likeliest labels and their probability;
-   with few beams, never a likelier one. */
+/* With room for all prefixes the search finds the most probable labels and their
+   probability; with few beams, never more probable ones. */
 static void search_finds_the_likeliest(void **state) {
     shoal_context *context = test_context(NULL, 1);
     double probability[SPELLINGS];

@@ -1,6 +1,6 @@
-/* Every gradient of whole models against central differences of a double-precision model,
-   over the orders of norms, activations, positions, heads, kinds of attention, dropout
-   and awkward sizes. */
+/* Every gradient of complete models compared with central differences of a
+   double-precision model, over orders of norms, activations, positions, heads, kinds of
+   attention, dropout and awkward sizes. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -24,8 +24,8 @@ static const model_case CASES[] = {
      .lengths = {5, 1, 6, 2}},
     {"convolutions, dropout", "full", SIZES, .features = true, .relu = true,
      .convolutions = 1, .dropout = 0.3f, .lengths = {5, 0, 6, -1}},
-    {"mean", "full", SIZES, .pooling = SHOAL_MEAN_ROW, .lengths = {5, 0, 7, 1}},
-    {"first", "full", SIZES, .pooling = SHOAL_FIRST_ROW, .lengths = {5, 0, 7, 1}},
+    {"mean", "full", SIZES, .pooling = SHOAL_POOLING_MEAN, .lengths = {5, 0, 7, 1}},
+    {"first", "full", SIZES, .pooling = SHOAL_POOLING_FIRST, .lengths = {5, 0, 7, 1}},
     {"dropout", "full", SIZES, .dropout = 0.3f, .lengths = {5, 6, -1}},
     {"dropout, wide", "full", .layers = 1, .heads = 1, .head_dim = 4, .feed_forward = 300,
      .dropout = 0.3f, .lengths = {5, 6, -1}},
@@ -37,22 +37,24 @@ static const model_case CASES[] = {
     {"i-clustered, post-norm", "i-clustered-3:topk=4", SIZES, .post_norm = true,
      .lengths = {13, 7, -1}},
 #define TEXT .post_norm = true, .learned = true
-    {"BERT, every row", "full", SIZES, TEXT, .form = SHOAL_BERT, .lengths = {5, 6, -1}},
-    {"BERT, mean", "full", SIZES, TEXT, .form = SHOAL_BERT, .pooling = SHOAL_MEAN_ROW,
-     .lengths = {5, 1, 6, -1}},
-    {"BERT, dropout", "full", SIZES, TEXT, .form = SHOAL_BERT, .dropout = 0.2f,
-     .pooling = SHOAL_FIRST_ROW, .lengths = {5, 1, 6, 9}},
-    {"RoBERTa", "full", SIZES, TEXT, .form = SHOAL_ROBERTA, .pooling = SHOAL_FIRST_ROW,
-     .lengths = {5, 1, 6, 4}},
-    {"RoBERTa, i-clustered", "i-clustered-3:topk=4", SIZES, TEXT, .form = SHOAL_ROBERTA,
-     .dropout = 0.2f, .pooling = SHOAL_FIRST_ROW, .lengths = {13, 2, 7, 8}},
+    {"BERT, every row", "full", SIZES, TEXT, .form = SHOAL_FORM_BERT,
+     .lengths = {5, 6, -1}},
+    {"BERT, mean", "full", SIZES, TEXT, .form = SHOAL_FORM_BERT,
+     .pooling = SHOAL_POOLING_MEAN, .lengths = {5, 1, 6, -1}},
+    {"BERT, dropout", "full", SIZES, TEXT, .form = SHOAL_FORM_BERT, .dropout = 0.2f,
+     .pooling = SHOAL_POOLING_FIRST, .lengths = {5, 1, 6, 9}},
+    {"RoBERTa", "full", SIZES, TEXT, .form = SHOAL_FORM_ROBERTA,
+     .pooling = SHOAL_POOLING_FIRST, .lengths = {5, 1, 6, 4}},
+    {"RoBERTa, i-clustered", "i-clustered-3:topk=4", SIZES, TEXT,
+     .form = SHOAL_FORM_ROBERTA, .dropout = 0.2f, .pooling = SHOAL_POOLING_FIRST,
+     .lengths = {13, 2, 7, 8}},
     {"one layer of primes", "full", .layers = 1, .heads = 1, .head_dim = 13,
      .feed_forward = 17, .lengths = {7, 3, -1}},
     {"vectors and tails", "full", .layers = 1, .heads = 3, .head_dim = 7,
      .feed_forward = 37, .lengths = {19, 4, -1}},
 };
 
-static const char *KINDS[TEST_KINDS + 1]; /* lsh's positions are all in one chunk */
+static const char *KINDS[TEST_KINDS + 1]; /* all positions of lsh are in one chunk */
 
 /* Case `index` of those above and of all kinds of attention; false past the end. */
 static bool find_case(int64_t index, model_case *c) {
@@ -63,7 +65,7 @@ static bool find_case(int64_t index, model_case *c) {
     return c->name != NULL;
 }
 
-/* The slope of the exact loss in one value, by a central difference. */
+/* Derivative of the exact loss with respect to one value, by a central difference. */
 static double exact_slope(const model_setup *setup, double *values, int64_t element) {
     const double step = 1e-5, kept = values[element];
     values[element] = kept + step;
@@ -74,8 +76,8 @@ static double exact_slope(const model_setup *setup, double *values, int64_t elem
     return (above - below) / (2 * step);
 }
 
-/* Relative to the largest gradient of the same parameter, and never finer than what
-   rounding leaves of the whole model's. */
+/* Relative to the largest gradient of the same parameter, but at least to the rounding
+   error of the whole model's. */
 static void compare_parameter(const model_case *c, const model_setup *setup,
                               const parameter *entry, double *values, double whole) {
     double largest = 0;
@@ -142,7 +144,8 @@ static void compare_logits(shoal_context *context, const model_case *c) {
     setup_destroy(&setup);
 }
 
-/* Logits, not only their loss; and of rows that are too wide for finite differences. */
+/* Logits, not only their loss; also of rows that are too wide for finite
+   differences. */
 static void logits_are_exact(void **state) {
     const model_case wide = {"dropout, wide rows", "full",
                              .layers = 1,          .heads = 3,

@@ -1,6 +1,6 @@
-/* Every kernel of the models, of every table that runs here, against the scalar one, over
-   awkward sizes. A kernel that joins models/kernels/list.h needs a check_NAME here, or
-   this does not build. */
+/* Every kernel of the models, of every table that this machine supports, compared with
+   the scalar one over awkward sizes. A kernel in models/kernels/list.h without a
+   check_NAME here does not compile. */
 #include <math.h>
 #include <string.h>
 
@@ -15,9 +15,10 @@ typedef model_kernels checked_kernels;
 #include "kernel_checks.h"
 #include "support.h"
 
-/* ---- Between the products of a model ---------------------------------------------- */
+/* ---- Kernels between products ----------------------------------------------------- */
 
-/* [1][count], wide enough for the tails of an activation, with odd ones by the salt. */
+/* [1][count], wide enough for the tails of an activation, with special values depending
+   on the salt. */
 static float *wide_row(int count, int salt) {
     const float odd[] = {0, -0.0f, INFINITY, -INFINITY, NAN, 1e-40f, 1e30f, -1e30f};
     float *x = random_rows(1, count, count);
@@ -61,7 +62,7 @@ static void relu_once(const checked_kernels *kernels, int count, int salt) {
 
 CHECK(relu, walk_lengths(kernels, 2, relu_once))
 
-/* Fused multiply-adds are rounded otherwise: some units of what is largest in a sum. */
+/* Fused multiply-adds round differently: by some units of the largest term of a sum. */
 static void gelu_compare(float_pair values, const float *x, const char *what,
                          const checked_kernels *kernels) {
     for (size_t i = 0; i < values.count; i++)
@@ -154,7 +155,7 @@ static void column_once(const checked_kernels *kernels, int width, int salt) {
 
 CHECK(column_sums, walk_lengths(kernels, 5, column_once))
 
-/* salt 1: the gradient takes the place of the logits; 2: it is not wanted; 3: a NaN. */
+/* salt 1: the gradient replaces the logits; 2: no gradient; 3: a NaN. */
 static void entropy_once(const checked_kernels *kernels, int classes, int salt) {
     if (classes == 0)
         return;
@@ -181,7 +182,8 @@ static void entropy_once(const checked_kernels *kernels, int classes, int salt) 
 
 CHECK(cross_entropy, walk_lengths(kernels, 4, entropy_once))
 
-/* Every half comes back, and what lies between two goes to the nearer. */
+/* Every half-precision number is restored, and values between two are rounded to the
+   nearer. */
 static void check_narrow(const checked_kernels *kernels) {
     enum { COUNT = 65536 + 37 };
     float *x = guarded_input(COUNT * sizeof *x);
@@ -229,9 +231,40 @@ static void packed_once(const checked_kernels *kernels, int inputs, int salt) {
 
 CHECK(packed, walk_lengths(kernels, 45, packed_once))
 
+static void product_panel_once(const checked_kernels *kernels, int depth, int salt) {
+    const int rows = salt / 2 % (PRODUCT_ROWS + 1), depth_major = salt % 2;
+    const int stride = (depth_major ? rows : depth) + salt % 3;
+    float *x = depth_major ? random_rows(depth, stride, rows)
+                           : random_rows(rows, stride, depth);
+    const int count = depth * PRODUCT_ROWS;
+    float_pair panel = pair_create(count + PRODUCT_SLACK);
+    SCALAR->product_panel(depth, rows, x, stride, depth_major, panel.expected);
+    kernels->product_panel(depth, rows, x, stride, depth_major, panel.actual);
+    panel.count = (size_t)count;
+    compare_bits(panel, "product_panel", kernels);
+    guarded_finish("product_panel");
+}
+
+CHECK(product_panel, walk_lengths(kernels, 2 * (PRODUCT_ROWS + 1), product_panel_once))
+
+static void product_tile_once(const checked_kernels *kernels, int depth, int salt) {
+    const int rows = salt % (PRODUCT_ROWS + 1), onto = salt % 2;
+    const int columns = salt % 5 == 0 ? PRODUCT_COLUMNS : 1 + salt % PRODUCT_COLUMNS;
+    const int stride = columns + salt % 3;
+    float *a = random_panel(depth, PRODUCT_ROWS),
+          *b = random_panel(depth, PRODUCT_COLUMNS);
+    float_pair c = pair_create(rows > 0 ? (rows - 1) * stride + columns : 0);
+    SCALAR->product_tile(depth, a, b, rows, columns, onto, c.expected, stride);
+    kernels->product_tile(depth, a, b, rows, columns, onto, c.actual, stride);
+    compare_bits(c, "product_tile", kernels);
+    guarded_finish("product_tile");
+}
+
+CHECK(product_tile, walk_lengths(kernels, 65, product_tile_once))
+
 static uint32_t *random_pairs(int64_t count) {
     uint32_t *pairs = guarded_input((size_t)count * sizeof *pairs);
-    for (int64_t i = 0; i < count; i++) /* about 1 */
+    for (int64_t i = 0; i < count; i++) /* approximately 1 */
         pairs[i] = ((uint32_t)draw() & 0x80ff80ffu) | 0x3f003f00u;
     return pairs;
 }
@@ -372,7 +405,7 @@ static void peak_once(const checked_kernels *kernels, int count, int salt) {
     float *x = random_rows(1, count, count);
     for (int i = 0; i < count; i++)
         x[i] = salt == 1 && i % 3 ? -INFINITY : 30 * x[i];
-    if (salt == 2) /* the first of equals */
+    if (salt == 2) /* the first of ties */
         x[draw_below(count)] = x[draw_below(count)] = 1000;
     SCALAR->peak(count, x, largest.expected, &who[0], &total[0]);
     kernels->peak(count, x, largest.actual, &who[1], &total[1]);
@@ -443,7 +476,7 @@ static double *random_mantissas(int count) {
     return x;
 }
 
-/* Some near each other, some far apart, some of what cannot be. */
+/* Some close to each other, some far apart, some of impossible states. */
 static int64_t *random_exponents(int count) {
     int64_t *x = guarded_input((size_t)count * sizeof *x);
     for (int i = 0; i < count; i++)
@@ -485,7 +518,7 @@ static void wide_compare(wide_pair pair, int count, const char *what,
     compare_exponents(pair.powers[0], pair.powers[1], count, what, kernels);
 }
 
-/* Against the other tables, and the scalar one against e^x itself. */
+/* Compared with the other tables, and the scalar one with e^x itself. */
 static void powers_once(const checked_kernels *kernels, int count, int salt) {
     float *x = random_rows(1, count, count);
     wide_pair to = wide_create(count), values = wide_create(count);

@@ -1,5 +1,5 @@
-/* Layers one by one: activations, half precision, products, norms, dropout,
-   convolutions, with the scalar kernels and the best. */
+/* Single layers: activations, half precision, products, norms, dropout, convolutions,
+   with the scalar kernels and the best. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,11 +39,14 @@ static void all_close_to(const float *got, const double *wanted, int64_t count,
 
 /* Runs a check with the scalar kernels and with the best. */
 static void with_both(void (*check)(shoal_context *context)) {
-    shoal_context *plain = test_context("scalar", 2), *best = test_context(NULL, 2);
-    check(plain);
-    check(best);
-    shoal_context_destroy(plain);
-    shoal_context_destroy(best);
+    const char *const sets[] = {"scalar", NULL};
+    for (int64_t i = 0; i < COUNT_OF(sets); i++) {
+        shoal_context *context = test_context(sets[i], 2);
+        assert_int_equal(sh_products_hold(context), SHOAL_OK);
+        check(context);
+        sh_products_drop(context);
+        shoal_context_destroy(context);
+    }
 }
 
 /* ---- Activations ------------------------------------------------------------------ */
@@ -59,11 +62,11 @@ static void check_gelu(shoal_context *context) {
     activate(context, ACTIVATION_GELU, COUNT, x, y);
     sh_activation_backward(context, ACTIVATION_GELU, COUNT, x, ones, dx);
     for (int i = 0; i < COUNT; i++) {
-        double at = (double)x[i], gelu = exact_activation(SHOAL_GELU, at);
+        double at = (double)x[i], gelu = exact_activation(SHOAL_ACTIVATION_GELU, at);
         close_to((double)y[i], gelu, 2e-7 * fmax(1, fabs(at)), "gelu");
-        close_to((double)dx[i], exact_activation_slope(SHOAL_GELU, at), 4e-7,
+        close_to((double)dx[i], exact_activation_slope(SHOAL_ACTIVATION_GELU, at), 4e-7,
                  "the slope of gelu");
-        if (at < 0 && at > -8) /* the small tail is right relative to itself */
+        if (at < 0 && at > -8) /* the small tail has a small relative error */
             close_to((double)y[i], gelu, 1e-5 * fabs(gelu), "gelu's tail");
     }
     free(x), free(y), free(ones), free(dx);
@@ -94,7 +97,7 @@ static void halves_convert_exactly(void **state) {
         }
         assert_true((double)value == half_value(half));
         assert_int_equal(half_from_float(value), half);
-        /* Halfway to the next goes to the even one; a little beyond goes up. */
+        /* Halfway to the next is rounded to even; slightly beyond is rounded up. */
         if ((half & 0x7fff) < 0x7bff) {
             double middle = (half_value(half) + half_value((uint16_t)(half + 1))) / 2;
             assert_int_equal(half_from_float((float)middle), half + (half & 1));
@@ -160,8 +163,8 @@ static void check_products(shoal_context *context) {
             check_linear(context, sizes[i][0], sizes[i][1], sizes[i][2], half != 0);
 }
 
-/* A packed weight: every number of rows that a panel can have, and more than a task's;
-   the same bits whatever rows stand beside. */
+/* A packed weight: every number of rows of a panel, and more than a task's; the same
+   bits whichever rows are beside. */
 static void check_packed_linear(shoal_context *context) {
     const int64_t counts[] = {0, 1, 2, 3, 5, 8, 9, 12, 13, 95, 96, 97, 240, 401};
     enum { INPUTS = 37, OUTPUTS = 96, MOST = 401 };
@@ -198,7 +201,7 @@ static void products_are_right_for_floats_and_halves(void **state) {
     with_both(check_products);
 }
 
-/* dx and dW are the adjoints: <dy, x W'> has gradients dy W and dy' x. */
+/* dx and dW are adjoint: <dy, x W'> has the gradients dy W and dy' x. */
 static void check_linear_backward(shoal_context *context) {
     enum { ROWS = 150, INPUTS = 391, OUTPUTS = 101 };
     float *x = random_floats(ROWS * INPUTS, 1), *w = random_floats(OUTPUTS * INPUTS, 2);
@@ -233,7 +236,8 @@ static void check_norm(shoal_context *context) {
         float *scale = random_floats(size, 3), *shift = random_floats(size, 4);
         float *statistics = random_floats(2 * rows, 5);
         for (int64_t i = 0; i < rows * size; i++)
-            x[i] += 100; /* a mean far from 0 must not cost the variance */
+            x[i] += 100; /* a mean far from 0 must not reduce the accuracy of the
+                            variance */
         layer_norm norm = {size, {.data = scale}, {.data = shift}, 1e-5f};
         sh_norm_forward(context, &norm, rows, x, y, statistics);
         double *from = doubles(x, rows * size), *wanted = doubles(y, rows * size);
@@ -252,7 +256,7 @@ static void check_norm(shoal_context *context) {
     }
 }
 
-/* More rows than one block of the sums over them has. */
+/* More rows than one block of the sums over them. */
 static void check_norm_backward(shoal_context *context) {
     enum { ROWS = 600, SIZE = 21 };
     float *x = random_floats(ROWS * SIZE, 1), *y = random_floats(ROWS * SIZE, 2);
@@ -295,7 +299,7 @@ static void dropout_keeps_the_share_it_should(void **state) {
     int64_t dropped = 0, same_as_next_step = 0;
     for (int64_t row = 0; row < ROWS; row++) {
         sh_dropout_factors(&mask, row, 0, SIZE, factors);
-        sh_dropout_factors(&mask, row, 101, SIZE - 101, piece); /* any piece of a row */
+        sh_dropout_factors(&mask, row, 101, SIZE - 101, piece); /* any part of a row */
         assert_memory_equal(piece, factors + 101, sizeof(float) * (SIZE - 101));
         dropout_mask next = mask;
         next.step++;
@@ -311,12 +315,12 @@ static void dropout_keeps_the_share_it_should(void **state) {
     close_to((double)same_as_next_step / all, 0.625, 0.008, "agreement between steps");
 }
 
-/* ---- The exact layer itself ------------------------------------------------------- */
+/* ---- The layer in double precision ------------------------------------------------ */
 
 enum { LAYER_MODEL = 5, LAYER_WIDE = 7, LAYER_WEIGHTS = LAYER_MODEL * LAYER_WIDE };
 
-/* Row and attention are inputs[0] and [1], what is differentiated is the sum of
-   dout x out. Every weight has a gradient of its own. */
+/* Row and attention are inputs[0] and [1]; the loss is the sum of dout x out. Every
+   weight has its own gradient. */
 typedef struct {
     exact_layer *layer;
     double inputs[2][LAYER_MODEL], dinputs[2][LAYER_MODEL], dout[LAYER_MODEL];
@@ -328,7 +332,7 @@ static void fill_layer(layer_case *c, int variant) {
     exact_layer *layer = c->layer = exact_layer_create(LAYER_MODEL, LAYER_WIDE);
     assert_non_null(layer);
     layer->post_norm = variant & 1;
-    layer->activation = variant & 2 ? SHOAL_RELU : SHOAL_GELU;
+    layer->activation = variant & 2 ? SHOAL_ACTIVATION_RELU : SHOAL_ACTIVATION_GELU;
     double *numbers[] = {c->inputs[0], c->dout, c->values[0][0]};
     const int64_t counts[] = {2 * LAYER_MODEL, LAYER_MODEL,
                               2 * EXACT_PARTS * LAYER_WEIGHTS};
@@ -370,8 +374,8 @@ static void compare_slopes(const layer_case *c, double *values, const double *sl
     }
 }
 
-/* Its gradients are those of central differences, in either order of the norms, with
-   either activation, with and without dropout. */
+/* Its gradients equal central differences, with either order of norms, either
+   activation, with and without dropout. */
 static void exact_layer_gradients(void **state) {
     for (int variant = 0; variant < 8; variant++) {
         layer_case c = {0};
@@ -389,7 +393,7 @@ static void exact_layer_gradients(void **state) {
 
 /* ---- Convolution over time, and its gradients by central differences -------------- */
 
-/* In double precision from the file's order of weights, [outputs][inputs][3]. */
+/* In double precision with the file's order of weights, [outputs][inputs][3]. */
 static double conv_at(const conv1d *layer, const float *weight, const float *bias,
                       int64_t length, const float *x, int64_t t, int64_t o) {
     double sum = (double)bias[o];
@@ -477,18 +481,19 @@ static void check_conv(const shoal_context *context, int64_t length, int stride,
     free(c.out), free(c.dout), free(c.dx), free(c.dw), free(c.db);
 }
 
-static void convolutions_and_their_gradients_are_right(void **state) {
-    shoal_context *context = test_context(NULL, 2);
+static void check_convolutions(shoal_context *context) {
     const int64_t lengths[] = {0, 1, 2, 3, 7, 8, 131, 260};
     for (int64_t i = 0; i < COUNT_OF(lengths); i++)
         for (int stride = 1; stride <= 2; stride++)
             for (int active = 0; active < 2; active++)
                 check_conv(context, lengths[i], stride, active != 0);
-    shoal_context_destroy(context);
+}
+
+static void convolutions_and_their_gradients_are_right(void **state) {
+    with_both(check_convolutions);
 }
 
 int main(void) {
-    sh_blas_use_one_thread();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gelu_is_exact),
         cmocka_unit_test(halves_convert_exactly),

@@ -1,5 +1,6 @@
-/* Layers over several ranks, each with a run of every sequence's rows, are those of one
-   process: outputs, gradients of the rows, and the sum of the weights' gradients. */
+/* Layers over several ranks, each with a contiguous part of every sequence, equal those
+   of one process: outputs, gradients of the rows, and the sum of the weights'
+   gradients. */
 #include <math.h>
 #include <string.h>
 
@@ -11,7 +12,7 @@
 
 enum { RANKS = 3, BATCH = 2, HEADS = 2, DIM = 4, MODEL = HEADS * DIM, LAYERS = 2 };
 
-/* Rows of each sequence, and where each rank's begin; the second rank has none of the
+/* Rows of each sequence, and the start of each rank's; the second rank has none of the
    first sequence. */
 static const int64_t lengths[BATCH] = {50, 31};
 static const int64_t cuts[RANKS + 1][BATCH] = {{0, 0}, {17, 9}, {17, 20}, {50, 31}};
@@ -19,8 +20,8 @@ static const int64_t cuts[RANKS + 1][BATCH] = {{0, 0}, {17, 9}, {17, 20}, {50, 3
 typedef struct {
     const char *kind;
     float *x, *dout;          /* [81][MODEL] */
-    float *out, *dx, *grads;  /* one process's */
-    float *outs, *dxs, *sums; /* of the ranks, put together */
+    float *out, *dx, *grads;  /* of one process */
+    float *outs, *dxs, *sums; /* of the ranks, combined */
     int64_t parameters;
     float rank_grads[RANKS][4096];
 } layers_case;
@@ -29,7 +30,7 @@ static int64_t row_of(int64_t b, int64_t position) {
     return (b ? lengths[0] : 0) + position;
 }
 
-/* transport NULL: one process, all rows. */
+/* transport NULL: one process with all rows. */
 static void run_part(layers_case *c, shoal_transport *over, float *out, float *dx,
                      float *grads) {
     const int p = over ? over->rank : 0;
@@ -37,13 +38,15 @@ static void run_part(layers_case *c, shoal_transport *over, float *out, float *d
     float x[81 * MODEL], slope[81 * MODEL], *made, *gradients;
     shoal_context *context;
     shoal_model *model = NULL;
-    shoal_model_config config = {.max_length = 100,
+    shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                 .max_length = 100,
                                  .layers = LAYERS,
                                  .heads = HEADS,
                                  .head_dim = DIM,
                                  .feed_forward = 12,
-                                 .positions = SHOAL_NO_POSITIONS};
-    shoal_context_create(&(shoal_options){.threads = 1}, &context);
+                                 .positions = SHOAL_POSITIONS_NONE};
+    shoal_context_create(&(shoal_options){.size = sizeof(shoal_options), .threads = 1},
+                         &context);
     assert_int_equal(shoal_attention_parse(context, c->kind, &config.attention), 0);
     for (int64_t b = 0; b < BATCH; b++) {
         const int64_t first = over ? cuts[p][b] : 0;
@@ -61,7 +64,10 @@ static void run_part(layers_case *c, shoal_transport *over, float *out, float *d
                                   &model);
     if (status != SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
-    const shoal_model_inputs inputs = {.batch = BATCH, .offsets = offsets, .features = x};
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = BATCH,
+                                       .offsets = offsets,
+                                       .features = x};
     assert_int_equal(shoal_model_forward(model, &inputs, &made), SHOAL_OK);
     float rows_out[81 * MODEL], rows_dx[81 * MODEL];
     memcpy(rows_out, made, sizeof(float) * (size_t)(rows * MODEL));
@@ -133,7 +139,8 @@ static void refusals(void **state) {
     shoal_context *context;
     shoal_model *model;
     shoal_transport alone = {.ranks = 1};
-    const shoal_model_config config = {.vocabulary = 5,
+    const shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                       .vocabulary = 5,
                                        .outputs = 5,
                                        .max_length = 4,
                                        .layers = 1,
@@ -145,7 +152,7 @@ static void refusals(void **state) {
     assert_int_equal(shoal_model_create_over(&alone, context, &config, 1, 1, 4, 0,
                                              &model),
                      SHOAL_INVALID);
-    assert_non_null(strstr(shoal_context_message(context), "layers alone"));
+    assert_non_null(strstr(shoal_context_message(context), "layers only"));
     assert_int_equal(shoal_model_create_over(NULL, context, &config, 1, 1, 4, 0, &model),
                      SHOAL_INVALID);
     assert_null(model);

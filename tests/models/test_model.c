@@ -1,6 +1,6 @@
-/* Whole models: any number of threads gives the same bits, a batch gives what its
-   sequences give alone, inference gives what training gives, weights may be anywhere, a
-   step allocates nothing. */
+/* Complete models: any number of threads gives the same bits, a batch gives the results
+   of its sequences alone, inference equals training, weights may be anywhere in memory,
+   a step allocates nothing. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 
 static const char *KINDS[TEST_KINDS + 1];
 
-/* Full attention stands behind features and convolutions, the others behind tokens. */
+/* Full attention is used with features and convolutions, other kinds with tokens. */
 static model_case big_case(const char *kind) {
     const bool features = strcmp(kind, "full") == 0;
     return (model_case){.name = kind,
@@ -84,26 +84,28 @@ static void threads_change_no_bit(void **state) {
 /* Logits of sequence b alone. */
 static void run_alone(const model_setup *setup, int64_t b, float *logits) {
     const int64_t first = setup->offsets[b], length = setup->offsets[b + 1] - first;
-    const shoal_model_inputs inputs = {.batch = 1,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = 1,
                                        .offsets = (int64_t[]){0, length},
                                        .tokens = setup->tokens + first,
                                        .features = setup->features +
                                                    first * TEST_FEATURES};
     shoal_model *view;
     float *out;
-    assert_int_equal(shoal_model_view(setup->model, NULL, 1, length, &view), SHOAL_OK);
+    assert_int_equal(shoal_model_create_view(setup->model, NULL, 1, length, &view),
+                     SHOAL_OK);
     assert_int_equal(shoal_model_forward(view, &inputs, &out), SHOAL_OK);
     memcpy(logits, out, sizeof(float) * (size_t)(length * TEST_OUTPUTS));
     shoal_model_destroy(view);
 }
 
-/* To rounding: a product's last rows may be summed by another of the BLAS's kernels. */
+/* Up to rounding: BLAS may sum the last rows of a product with another kernel. */
 static void a_batch_gives_what_its_sequences_give_alone(void **state) {
     shoal_context *context = test_context(NULL, 2);
     for (int64_t k = 0; KINDS[k]; k++) {
         model_case c = big_case(KINDS[k]);
         c.dropout = 0;
-        c.layers = 1; /* groups must not be on the edge of another choice */
+        c.layers = 1; /* clusters must not be close to another choice */
         model_setup setup = setup_create(context, &c, false, 9);
         const float *together = setup_forward(&setup);
         float *alone = malloc(sizeof(float) * (size_t)(setup.rows * TEST_OUTPUTS));
@@ -134,7 +136,7 @@ static void a_model_takes_smaller_batches_too(void **state) {
     memcpy(other.tokens, setup.tokens, sizeof(int32_t) * (size_t)other.rows);
     double fresh = setup_step(context, &other).mean;
     assert_true(loss == fresh);
-    setup.inputs.batch = 0; /* nothing at all */
+    setup.inputs.batch = 0; /* empty */
     shoal_loss nothing = setup_step(context, &setup);
     assert_true(nothing.mean == 0 && nothing.counted == 0);
     double norm;
@@ -168,13 +170,14 @@ static void inference_gives_what_training_gives(void **state) {
     shoal_context_destroy(context);
 }
 
-/* A copy of every weight in halves, each in a block of its own. */
+/* A half-precision copy of every weight, each in its own block. */
 static nn_tensor halved(nn_tensor weight, int64_t count) {
     uint16_t *halves = malloc(sizeof *halves * (size_t)count);
     float *values = (float *)weight.data;
     for (int64_t i = 0; i < count; i++) {
         halves[i] = half_from_float(values[i]);
-        values[i] = half_to_float(halves[i]); /* the float model has the same weights */
+        values[i] = half_to_float(halves[i]); /* so that the float32 model has the same
+                                                 weights */
     }
     return (nn_tensor){.data = halves, .half = true};
 }
@@ -189,7 +192,7 @@ static void halve_layer(encoder_layer *from, int64_t model, int64_t wide,
     into->widen = halved(from->widen, model * wide);
     into->narrow = halved(from->narrow, model * wide);
     memset((float *)from->key_bias.data, 0, sizeof(float) * (size_t)model);
-    into->key_bias = (nn_tensor){0}; /* as Whisper has it */
+    into->key_bias = (nn_tensor){0}; /* as in Whisper */
 }
 
 static void free_halves(encoder_layer *layer) {
@@ -296,7 +299,8 @@ static void every_failing_allocation_is_reported(void **state) {
 }
 
 int main(void) {
-    /* Near keys are spelled: a longer sequence in the batch would mean more of them. */
+    /* near is explicit, because its default depends on the longest sequence of the
+       batch. */
     test_kinds((shoal_attention){.clusters = 5, .topk = 8, .rounds = 2, .near = 2},
                KINDS);
     const struct CMUnitTest tests[] = {

@@ -1,5 +1,5 @@
-/* The calls of a model: layers alone, wanted rows, views, refusals, memory that grows as
-   the rows do. */
+/* The calls of a model: layers only, wanted rows, views, errors, memory that grows with
+   the rows. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,8 @@ static const int64_t offsets[] = {0, 5, 5, 6, ROWS}; /* lengths 5, 0, 1, 7 */
 enum { BATCH = 4 };
 
 static shoal_model_config config_of(const char *kind, bool bare) {
-    return (shoal_model_config){.vocabulary = bare ? 0 : VOCABULARY,
+    return (shoal_model_config){.size = sizeof(shoal_model_config),
+                                .vocabulary = bare ? 0 : VOCABULARY,
                                 .outputs = bare ? 0 : OUTPUTS,
                                 .max_length = 8,
                                 .layers = 2,
@@ -45,7 +46,8 @@ static void fill(float *values, int64_t count, uint64_t stream) {
 
 /* ---- Gradients ------------------------------------------------------------------- */
 
-/* A fixed random vector times the output: the loss of layers alone. */
+/* The product of a fixed random vector and the output: the loss of a model of layers
+   only. */
 static double loss_of(shoal_model *model, const shoal_model_inputs *inputs,
                       const float *direction) {
     float *out;
@@ -56,7 +58,7 @@ static double loss_of(shoal_model *model, const shoal_model_inputs *inputs,
     return sum;
 }
 
-/* Along the gradient itself the loss must change by the gradient's squared length. */
+/* Along the gradient the loss changes by the gradient's squared norm. */
 static void check_slope(shoal_model *model, const shoal_model_inputs *inputs,
                         const float *direction, float *values, const float *gradients,
                         int64_t count, const char *name) {
@@ -79,8 +81,8 @@ static void check_slope(shoal_model *model, const shoal_model_inputs *inputs,
         fail_msg("%s: slope %g, gradient %g", name, slope, length);
 }
 
-/* Layers alone, and the gradient of what goes in. With more clusters than queries no
-   group can change between the two losses. */
+/* Layers only, and the gradient of their input. With more clusters than queries no
+   cluster can change between the two losses. */
 static void layers_alone(void **state) {
     shoal_context *context = test_context(NULL, 2);
     const shoal_model_config config = config_of("i-clustered-100", true);
@@ -90,14 +92,15 @@ static void layers_alone(void **state) {
     float *out;
     fill(features, ROWS * MODEL, 4);
     fill(direction, ROWS * MODEL, 5);
-    const shoal_model_inputs inputs = {.batch = BATCH,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = BATCH,
                                        .offsets = offsets,
                                        .features = features};
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
     memcpy(dout, direction, sizeof dout);
     assert_int_equal(shoal_model_backward(model, &inputs, dout, dfeatures), SHOAL_OK);
     check_slope(model, &inputs, direction, features, dfeatures, ROWS * MODEL, "features");
-    /* Gradients are overwritten, not added to. */
+    /* Gradients are overwritten, not accumulated, */
     shoal_parameter one;
     assert_true(shoal_model_parameter(model, 0, &one));
     const float before = one.gradients[0];
@@ -105,8 +108,8 @@ static void layers_alone(void **state) {
     memcpy(dout, direction, sizeof dout);
     assert_int_equal(shoal_model_backward(model, &inputs, dout, NULL), SHOAL_OK);
     assert_true(one.gradients[0] == before);
-    assert_memory_equal(dout, direction, sizeof dout); /* and only read */
-    /* Unless that is what is wanted. */
+    assert_memory_equal(dout, direction, sizeof dout); /* and dout is not modified */
+    /* unless accumulation is requested. */
     shoal_model_inputs more = inputs;
     more.accumulate = 1;
     assert_int_equal(shoal_model_forward(model, &more, &out), SHOAL_OK);
@@ -121,12 +124,12 @@ static void layers_alone(void **state) {
 static const int32_t wanted[] = {0, 4, 5, 11};
 enum { WANTED = 4 };
 
-/* Fewer rows come out, and gradients are those of the whole with 0 elsewhere. */
+/* Fewer rows are returned, and gradients are those of all rows with 0 elsewhere. */
 static void wanted_rows_are_those_of_the_whole(void **state) {
     for (int bare = 0; bare < 2; bare++) {
         shoal_context *context = test_context(NULL, 2);
         shoal_model_config config = config_of("full", bare);
-        config.dropout = 0.1f; /* only while training */
+        config.dropout = 0.1f; /* only in training */
         shoal_model *model = make_model(context, &config);
         const int64_t width = bare ? MODEL : OUTPUTS;
         int32_t tokens[ROWS];
@@ -135,7 +138,8 @@ static void wanted_rows_are_those_of_the_whole(void **state) {
                           *gradients;
         fill_tokens(tokens);
         fill(features, ROWS * MODEL, 4);
-        shoal_model_inputs inputs = {.batch = BATCH,
+        shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                     .batch = BATCH,
                                      .offsets = offsets,
                                      .tokens = tokens,
                                      .features = features};
@@ -178,7 +182,8 @@ static void wrong_wanted_rows_are_refused(void **state) {
     shoal_model *model = make_model(context, &config);
     int32_t tokens[ROWS] = {0};
     float *out;
-    shoal_model_inputs inputs = {.batch = BATCH,
+    shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                 .batch = BATCH,
                                  .offsets = offsets,
                                  .tokens = tokens,
                                  .wanted_count = 2};
@@ -190,13 +195,13 @@ static void wrong_wanted_rows_are_refused(void **state) {
     inputs.wanted = wanted;
     inputs.wanted_count = -1;
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
-    inputs.wanted_count = 0; /* none is legal */
+    inputs.wanted_count = 0; /* none is allowed */
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
     assert_int_equal(shoal_model_backward(model, &inputs, out, NULL), SHOAL_OK);
     inputs.wanted_count = 2; /* not those of the forward */
     assert_int_equal(shoal_model_backward(model, &inputs, out, NULL), SHOAL_INVALID);
     shoal_model_destroy(model);
-    config.pooling = SHOAL_MEAN_ROW;
+    config.pooling = SHOAL_POOLING_MEAN;
     model = make_model(context, &config);
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
     shoal_model_destroy(model);
@@ -205,23 +210,24 @@ static void wrong_wanted_rows_are_refused(void **state) {
 
 /* ---- Views ----------------------------------------------------------------------- */
 
-/* Weights do not depend on the longest sequence, unless its positions were learnt. */
+/* Weights do not depend on the maximum length, unless positions are learned. */
 static void views_may_be_longer(void **state) {
     shoal_context *context = test_context(NULL, 1);
     int32_t tokens[ROWS];
     float *out, found[7 * OUTPUTS];
     fill_tokens(tokens);
-    const shoal_model_inputs inputs = {.batch = 1,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = 1,
                                        .offsets = (int64_t[]){0, 7},
                                        .tokens = tokens};
     for (int learned = 0; learned < 2; learned++) {
         shoal_model_config config = config_of("full", false);
-        config.positions = learned ? SHOAL_LEARNED : SHOAL_SINUSOIDAL;
+        config.positions = learned ? SHOAL_POSITIONS_LEARNED : SHOAL_POSITIONS_SINUSOIDAL;
         shoal_model *longer = make_model(context, &config), *model, *view;
         config.max_length = 6;
         model = make_model(context, &config);
         assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
-        assert_int_equal(shoal_model_view(model, NULL, 1, 7, &view), SHOAL_OK);
+        assert_int_equal(shoal_model_create_view(model, NULL, 1, 7, &view), SHOAL_OK);
         const shoal_status status = shoal_model_forward(view, &inputs, &out);
         assert_int_equal(status, learned ? SHOAL_INVALID : SHOAL_OK);
         if (!learned) {
@@ -243,10 +249,11 @@ static void views_share_the_weights(void **state) {
     int32_t tokens[ROWS];
     float whole[ROWS * OUTPUTS], *out, *values, *theirs, *gradients;
     fill_tokens(tokens);
-    const shoal_model_inputs inputs = {.batch = BATCH,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = BATCH,
                                        .offsets = offsets,
                                        .tokens = tokens};
-    assert_int_equal(shoal_model_view(model, NULL, BATCH, ROWS, &view), SHOAL_OK);
+    assert_int_equal(shoal_model_create_view(model, NULL, BATCH, ROWS, &view), SHOAL_OK);
     const int64_t size = shoal_model_vectors(model, &values, NULL);
     assert_int_equal(shoal_model_vectors(view, &theirs, &gradients), size);
     assert_ptr_equal(values, theirs);
@@ -254,34 +261,35 @@ static void views_share_the_weights(void **state) {
     shoal_parameter one;
     assert_true(shoal_model_parameter(view, 0, &one) && !one.gradients);
     assert_true(shoal_model_workspace(view) < shoal_model_workspace(model));
-    values[0] += 1; /* seen by both */
+    values[0] += 1; /* visible in both */
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
     memcpy(whole, out, sizeof whole);
     assert_int_equal(shoal_model_forward(view, &inputs, &out), SHOAL_OK);
     assert_memory_equal(out, whole, sizeof whole);
     assert_int_equal(shoal_model_backward(view, &inputs, out, NULL), SHOAL_INVALID);
     const shoal_attention clustered = spelled("clustered-2"), lsh = spelled("lsh-1");
-    assert_int_equal(shoal_model_view(view, &clustered, 1, 8, &other), SHOAL_OK);
-    assert_int_equal(shoal_model_settings(other)->attention.kind, SHOAL_CLUSTERED);
+    assert_int_equal(shoal_model_create_view(view, &clustered, 1, 8, &other), SHOAL_OK);
+    assert_int_equal(shoal_model_settings(other)->attention.kind, SHOAL_KIND_CLUSTERED);
     assert_int_equal(shoal_model_forward(other, &inputs, &out), SHOAL_INVALID);
-    const shoal_model_inputs last = {.batch = 1,
+    const shoal_model_inputs last = {.size = sizeof(shoal_model_inputs),
+                                     .batch = 1,
                                      .offsets = (int64_t[]){0, 7},
                                      .tokens = tokens + 6};
     assert_int_equal(shoal_model_forward(other, &last, &out), SHOAL_OK);
     assert_true(fabsf(out[0] - whole[6 * OUTPUTS]) > 1e-6f);
     shoal_model_destroy(other);
-    assert_int_equal(shoal_model_view(model, &lsh, 1, 8, &other), SHOAL_INVALID);
+    assert_int_equal(shoal_model_create_view(model, &lsh, 1, 8, &other), SHOAL_INVALID);
     assert_non_null(strstr(shoal_context_message(context), "shared_qk"));
     assert_null(other);
-    assert_int_equal(shoal_model_view(model, NULL, -1, 8, &other), SHOAL_INVALID);
-    assert_int_equal(shoal_model_view(NULL, NULL, 1, 8, &other), SHOAL_INVALID);
-    assert_int_equal(shoal_model_view(model, NULL, 1, 8, NULL), SHOAL_INVALID);
+    assert_int_equal(shoal_model_create_view(model, NULL, -1, 8, &other), SHOAL_INVALID);
+    assert_int_equal(shoal_model_create_view(NULL, NULL, 1, 8, &other), SHOAL_INVALID);
+    assert_int_equal(shoal_model_create_view(model, NULL, 1, 8, NULL), SHOAL_INVALID);
     shoal_model_destroy(view);
     shoal_model_destroy(model);
     shoal_context_destroy(context);
 }
 
-/* One projection is enough for kinds that could have two. */
+/* Kinds with separate keys work with one projection too. */
 static void views_of_shared_projections(void **state) {
     shoal_context *context = test_context(NULL, 1);
     const shoal_model_config config = config_of("lsh-1", true);
@@ -289,12 +297,13 @@ static void views_of_shared_projections(void **state) {
     shoal_model *model = make_model(context, &config);
     float features[ROWS * MODEL], outs[2][ROWS * MODEL], *out;
     fill(features, ROWS * MODEL, 4);
-    const shoal_model_inputs inputs = {.batch = BATCH,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = BATCH,
                                        .offsets = offsets,
                                        .features = features};
     for (int i = 0; i < 2; i++) {
         shoal_model *view;
-        assert_int_equal(shoal_model_view(model, &kinds[i], BATCH, ROWS, &view),
+        assert_int_equal(shoal_model_create_view(model, &kinds[i], BATCH, ROWS, &view),
                          SHOAL_OK);
         assert_int_equal(shoal_model_forward(view, &inputs, &out), SHOAL_OK);
         memcpy(outs[i], out, sizeof outs[i]);
@@ -306,7 +315,7 @@ static void views_of_shared_projections(void **state) {
     shoal_context_destroy(context);
 }
 
-/* ---- Refusals -------------------------------------------------------------------- */
+/* ---- Errors ----------------------------------------------------------------------- */
 
 static void wrong_inputs_are_refused(void **state) {
     shoal_context *context = test_context(NULL, 1);
@@ -314,13 +323,16 @@ static void wrong_inputs_are_refused(void **state) {
     shoal_model *model = make_model(context, &config);
     int32_t tokens[ROWS + 10] = {0};
     float *out;
-    shoal_model_inputs inputs = {.batch = BATCH, .offsets = offsets, .tokens = tokens};
+    shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                 .batch = BATCH,
+                                 .offsets = offsets,
+                                 .tokens = tokens};
     float none[ROWS * OUTPUTS] = {0};
     assert_int_equal(shoal_model_backward(model, &inputs, none, NULL), SHOAL_INVALID);
-    inputs.batch = 0; /* nor of nothing */
+    inputs.batch = 0; /* nor of an empty batch */
     assert_int_equal(shoal_model_backward(model, &inputs, none, NULL), SHOAL_INVALID);
     inputs.batch = BATCH;
-    assert_non_null(strstr(shoal_context_message(context), "without a forward"));
+    assert_non_null(strstr(shoal_context_message(context), "call forward"));
     const int64_t wrong[][BATCH + 1] = {{1, 2, 3, 4, 5},
                                         {0, 5, 4, 6, 7},
                                         {0, 9, 9, 9, 9},    /* beyond max_length */
@@ -338,13 +350,14 @@ static void wrong_inputs_are_refused(void **state) {
         tokens[ROWS - 1] = token;
         assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
     }
-    /* A forward that was refused is none, not even for the tokens without the mistake. */
+    /* After a failed forward there is no valid one, not even for tokens without the
+       error. */
     tokens[ROWS - 1] = 0;
     assert_int_equal(shoal_model_backward(model, &inputs, none, NULL), SHOAL_INVALID);
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
     tokens[ROWS - 1] = VOCABULARY;
     assert_int_equal(shoal_model_backward(model, &inputs, none, NULL), SHOAL_INVALID);
-    assert_non_null(strstr(shoal_context_message(context), "row 12: the vocabulary"));
+    assert_non_null(strstr(shoal_context_message(context), "row 12: it must be from 0"));
     inputs.tokens = NULL;
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
     assert_int_equal(shoal_model_forward(NULL, &inputs, &out), SHOAL_INVALID);
@@ -357,8 +370,10 @@ static void wrong_inputs_are_refused(void **state) {
     assert_int_equal(shoal_model_create(context, &config, 1, 1, 8, 0, &model), SHOAL_OK);
     float dout[8 * OUTPUTS] = {0};
     tokens[ROWS - 1] = 0;
-    inputs =
-        (shoal_model_inputs){.batch = 1, .offsets = (int64_t[]){0, 8}, .tokens = tokens};
+    inputs = (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                  .batch = 1,
+                                  .offsets = (int64_t[]){0, 8},
+                                  .tokens = tokens};
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_OK);
     assert_int_equal(shoal_model_backward(model, &inputs, dout, NULL), SHOAL_INVALID);
     shoal_parameter one;
@@ -385,9 +400,9 @@ static void wrong_configurations_are_refused(void **state) {
         case 6: config.positions = -1; break;
         case 7: config.dropout = 1.5f; break;
         case 8: config.max_length = -1; break;
-        case 9: config.features = 3; break; /* beside tokens */
+        case 9: config.features = 3; break; /* besides tokens */
         case 10: config.pooling = 3; break;
-        case 11: config.pooling = SHOAL_MEAN_ROW; break; /* of layers alone */
+        case 11: config.pooling = SHOAL_POOLING_MEAN; break; /* of layers only */
         case 12: config.activation = -1; break;
         case 13: config.convolutions = 1; break; /* of tokens */
         case 14: config.convolutions = -1; break;
@@ -418,7 +433,7 @@ static void wrong_configurations_are_refused(void **state) {
 
 /* ---- Memory ---------------------------------------------------------------------- */
 
-/* Twice the length takes twice the memory, and a little, with the clustered kinds. */
+/* With clustered kinds, twice the length needs little more than twice the memory. */
 static void memory_grows_as_the_rows(void **state) {
     static const char *const kinds[] = {"full", "clustered-100", "i-clustered-100",
                                         "lsh-1"};

@@ -1,5 +1,5 @@
-/* Arrays in files: the corpus of legal and malicious headers, pipes, and outputs that are
-   there whole or not at all. */
+/* Arrays in files: the corpus of valid and malicious headers, pipes, and atomic
+   outputs. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -66,16 +66,16 @@ static void check_values(const shoal_array *array, const char *name) {
     static const int32_t integers[6] = {1, -2, 3, -4, 5, -6};
     static const uint16_t halves[6] = {0x3c00, 0x4000, 0x4200, 0x4400, 0x4500, 0x4600};
     size_t bytes = 0;
-    assert_true(sh_npy_data_bytes(array->dtype, array->rank, array->shape, &bytes));
+    assert_true(sh_npy_data_bytes(array->dtype, array->dimensions, array->shape, &bytes));
     assert_true(bytes <= sizeof floats);
     assert_int_equal((uintptr_t)array->data % sizeof(float), 0);
     const bool whole = strstr(name, "int32"), half = strstr(name, "float16");
     const void *expected = whole  ? (const void *)integers
                            : half ? (const void *)halves
                                   : floats;
-    assert_int_equal(array->dtype, whole  ? SHOAL_INT32
-                                   : half ? SHOAL_FLOAT16
-                                          : SHOAL_FLOAT32);
+    assert_int_equal(array->dtype, whole  ? SHOAL_DTYPE_INT32
+                                   : half ? SHOAL_DTYPE_FLOAT16
+                                          : SHOAL_DTYPE_FLOAT32);
     assert_memory_equal(array->data, expected, bytes);
 }
 
@@ -108,12 +108,12 @@ static void refusals_say_why(void **state) {
         {"bad-version4", "version 4.0"},
         {"bad-header-cut", "truncated"},
         {"bad-header-length-4GiB", "4294967295"},
-        {"bad-data-cut", "23 bytes of data where its shape needs 24"},
-        {"bad-data-extra", "goes on after the 24 bytes"},
-        {"bad-float64", "holds float64 ('<f8')"},
-        {"bad-int64", "holds int64 ('<i8')"},
-        {"bad-uint8", "holds uint8 ('|u1')"},
-        {"bad-bool", "holds bool ('|b1')"},
+        {"bad-data-cut", "23 bytes of data, but its shape requires 24"},
+        {"bad-data-extra", "more than the 24 bytes"},
+        {"bad-float64", "contains float64 ('<f8')"},
+        {"bad-int64", "contains int64 ('<i8')"},
+        {"bad-uint8", "contains uint8 ('|u1')"},
+        {"bad-bool", "contains bool ('|b1')"},
         {"bad-complex64", "complex64"},
         {"bad-objects", "Python objects"},
         {"bad-structured", "structured"},
@@ -126,7 +126,7 @@ static void refusals_say_why(void **state) {
         {"bad-shape-wraps-to-6", "beyond 64 bits"},
         {"bad-rank9", "more than 8 dimensions"},
         {"bad-key-missing", "fortran_order is missing"},
-        {"bad-key-twice", "'shape' is there twice"},
+        {"bad-key-twice", "'shape' is a duplicate"},
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char path[512];
@@ -146,7 +146,8 @@ static void what_is_no_file_is_refused(void **state) {
     assert_non_null(strstr(shoal_context_message(context), "directory"));
 }
 
-/* Feeds a corpus file (all but the last `cut` bytes, and `more` zeros) through a pipe. */
+/* Writes a corpus file (all but the last `cut` bytes, and `more` zeros) to a pipe and
+   reads it. */
 static shoal_status read_through_pipe(const char *name, long cut, long more,
                                       shoal_array *array) {
     char path[512], bytes[4096] = {0};
@@ -176,7 +177,7 @@ static void pipes_are_read(void **state) {
         assert_int_equal(read_through_pipe(names[i], 1, 0, &array), SHOAL_BAD_FILE);
         assert_non_null(strstr(shoal_context_message(context), "truncated"));
         assert_int_equal(read_through_pipe(names[i], 0, 1, &array), SHOAL_BAD_FILE);
-        assert_non_null(strstr(shoal_context_message(context), "goes on"));
+        assert_non_null(strstr(shoal_context_message(context), "has more than"));
     }
     shoal_array array;
     assert_int_equal(read_through_pipe("ok-empty", 0, 0, &array), SHOAL_OK);
@@ -186,13 +187,13 @@ static void pipes_are_read(void **state) {
 
 static void a_read_array_is_a_private_copy(void **state) {
     float values[2] = {1, 2};
-    shoal_array array = {SHOAL_FLOAT32, 1, {2}, values, NULL, 0}, first, second;
+    shoal_array array = {SHOAL_DTYPE_FLOAT32, 1, {2}, values, NULL, 0}, first, second;
     assert_int_equal(shoal_array_write(context, inside("copy.npy"), &array), SHOAL_OK);
     assert_int_equal(shoal_array_read(context, inside("copy.npy"), &first), SHOAL_OK);
     ((float *)first.data)[0] = 7;
     assert_int_equal(shoal_array_read(context, inside("copy.npy"), &second), SHOAL_OK);
     assert_memory_equal(second.data, values, sizeof values);
-    /* Replacing the file leaves what was read before alone. */
+    /* Replacing the file does not change what was read before. */
     values[1] = 9;
     assert_int_equal(shoal_array_write(context, inside("copy.npy"), &array), SHOAL_OK);
     assert_true(((float *)second.data)[1] == 2);
@@ -217,18 +218,21 @@ static void what_is_written_is_read(void **state) {
                 {4, {2, 3, 4, 5}},
                 {3, {4, 0, 9}},
                 {8, {1, 2, 1, 3, 1, 4, 5, 1}}};
-    static const shoal_dtype dtypes[] = {SHOAL_FLOAT32, SHOAL_INT32, SHOAL_FLOAT16};
+    static const shoal_dtype dtypes[] = {SHOAL_DTYPE_FLOAT32, SHOAL_DTYPE_INT32,
+                                         SHOAL_DTYPE_FLOAT16};
     for (size_t i = 0; i < 3 * sizeof rows / sizeof *rows; i++) {
-        shoal_array back,
-            array = {.dtype = dtypes[i % 3], .rank = rows[i / 3].rank, .data = values};
+        shoal_array back, array = {.dtype = dtypes[i % 3],
+                                   .dimensions = rows[i / 3].rank,
+                                   .data = values};
         size_t bytes;
         memcpy(array.shape, rows[i / 3].shape, sizeof array.shape);
-        assert_true(sh_npy_data_bytes(array.dtype, array.rank, array.shape, &bytes));
+        assert_true(
+            sh_npy_data_bytes(array.dtype, array.dimensions, array.shape, &bytes));
         assert_int_equal(shoal_array_write(context, inside("again.npy"), &array),
                          SHOAL_OK);
         assert_int_equal(shoal_array_read(context, inside("again.npy"), &back), SHOAL_OK);
         assert_int_equal(back.dtype, array.dtype);
-        assert_int_equal(back.rank, array.rank);
+        assert_int_equal(back.dimensions, array.dimensions);
         assert_memory_equal(back.shape, array.shape, sizeof array.shape);
         assert_memory_equal(back.data, values, bytes);
         shoal_array_release(&back);
@@ -237,11 +241,11 @@ static void what_is_written_is_read(void **state) {
 
 static void impossible_arrays_are_not_written(void **state) {
     float value = 1;
-    shoal_array good = {SHOAL_FLOAT32, 2, {1, 1}, &value, NULL, 0}, bad;
+    shoal_array good = {SHOAL_DTYPE_FLOAT32, 2, {1, 1}, &value, NULL, 0}, bad;
     const char *path = inside("impossible.npy");
-    bad = good, bad.rank = 9;
+    bad = good, bad.dimensions = 9;
     assert_int_equal(shoal_array_write(context, path, &bad), SHOAL_INVALID);
-    bad = good, bad.rank = -1;
+    bad = good, bad.dimensions = -1;
     assert_int_equal(shoal_array_write(context, path, &bad), SHOAL_INVALID);
     bad = good, bad.shape[1] = -1;
     assert_int_equal(shoal_array_write(context, path, &bad), SHOAL_INVALID);
@@ -259,11 +263,11 @@ static void impossible_arrays_are_not_written(void **state) {
     assert_int_equal(access(path, F_OK), -1);
 }
 
-/* A file size limit stands in for a full disk. */
+/* A file size limit simulates a full disk. */
 static void a_failed_write_leaves_what_was_there(void **state) {
     static float values[100000];
-    shoal_array small = {SHOAL_FLOAT32, 1, {3}, values, NULL, 0}, back;
-    shoal_array large = {SHOAL_FLOAT32, 1, {100000}, values, NULL, 0};
+    shoal_array small = {SHOAL_DTYPE_FLOAT32, 1, {3}, values, NULL, 0}, back;
+    shoal_array large = {SHOAL_DTYPE_FLOAT32, 1, {100000}, values, NULL, 0};
     struct rlimit before, limited;
     assert_int_equal(shoal_array_write(context, inside("kept.npy"), &small), SHOAL_OK);
     int files = for_each_file(directory, NULL);
@@ -285,7 +289,7 @@ static void a_failed_write_leaves_what_was_there(void **state) {
 
 static void unwritable_places_are_named(void **state) {
     float value = 1;
-    shoal_array array = {SHOAL_FLOAT32, 1, {1}, &value, NULL, 0};
+    shoal_array array = {SHOAL_DTYPE_FLOAT32, 1, {1}, &value, NULL, 0};
     assert_int_equal(shoal_array_write(context, inside("no/such/a.npy"), &array),
                      SHOAL_IO);
     assert_non_null(strstr(shoal_context_message(context), "No such file"));
@@ -301,7 +305,7 @@ static void links_pipes_and_permissions_survive(void **state) {
     float value = 4;
     char link[512], target[512], bytes[256];
     struct stat information;
-    shoal_array back, array = {SHOAL_FLOAT32, 1, {1}, &value, NULL, 0};
+    shoal_array back, array = {SHOAL_DTYPE_FLOAT32, 1, {1}, &value, NULL, 0};
     snprintf(target, sizeof target, "%s", inside("target.npy"));
     snprintf(link, sizeof link, "%s", inside("link.npy"));
     assert_int_equal(shoal_array_write(context, target, &array), SHOAL_OK);
@@ -327,12 +331,12 @@ static void links_pipes_and_permissions_survive(void **state) {
     close(ends[1]);
 }
 
-/* A link that leads nowhere is followed, over another one and from another folder. */
+/* A dangling link is followed, through another one and from another folder. */
 static void links_to_new_files_are_followed(void **state) {
     float value = 7;
     char first[512], second[512];
     struct stat information;
-    shoal_array back, array = {SHOAL_FLOAT32, 1, {1}, &value, NULL, 0};
+    shoal_array back, array = {SHOAL_DTYPE_FLOAT32, 1, {1}, &value, NULL, 0};
     snprintf(first, sizeof first, "%s", inside("first.npy"));
     snprintf(second, sizeof second, "%s", inside("second.npy"));
     assert_int_equal(symlink(second, first), 0);
@@ -351,11 +355,11 @@ static void links_to_new_files_are_followed(void **state) {
     assert_int_equal(shoal_array_write(context, inside("nowhere.npy"), &array), SHOAL_IO);
 }
 
-/* A descriptor is written where it stands, and the file behind it is not replaced. */
+/* A descriptor is written at its position, and its file is not replaced. */
 static void descriptors_are_appended_to(void **state) {
     float value = 8;
     char path[64], bytes[256];
-    shoal_array array = {SHOAL_FLOAT32, 1, {1}, &value, NULL, 0};
+    shoal_array array = {SHOAL_DTYPE_FLOAT32, 1, {1}, &value, NULL, 0};
     const int file = open(inside("stream"), O_RDWR | O_CREAT, 0600);
     assert_int_equal(write(file, "before", 6), 6);
     snprintf(path, sizeof path, "/dev/fd/%d", file);
@@ -368,9 +372,9 @@ static void descriptors_are_appended_to(void **state) {
 
 static void a_refused_context_stays_refused(void **state) {
     float value = 1;
-    shoal_options options = {.isa = "abacus"};
+    shoal_options options = {.size = sizeof(shoal_options), .isa = "abacus"};
     shoal_context *refused;
-    shoal_array array = {SHOAL_FLOAT32, 1, {1}, &value, NULL, 0}, read;
+    shoal_array array = {SHOAL_DTYPE_FLOAT32, 1, {1}, &value, NULL, 0}, read;
     assert_int_equal(shoal_context_create(&options, &refused), SHOAL_INVALID);
     assert_int_equal(shoal_array_write(refused, inside("refused.npy"), &array),
                      SHOAL_INVALID);

@@ -1,6 +1,6 @@
-/* The paper's two propositions, on random data and on the queries and keys of real
-   models; and the results of those against the reference.
-   1. Queries at most e apart have softmax rows at most e |K|_2 apart (L2).
+/* The paper's two propositions, on random data and on queries and keys of real models;
+   and the results for those compared with the reference.
+   1. Queries at distance e have softmax rows at a distance of at most e |K|_2 (L2).
    2. No row of i-clustered is farther from full than that of clustered (L1). */
 #include <math.h>
 #include <stdio.h>
@@ -17,41 +17,45 @@ typedef struct {
     int64_t heads, queries, keys, dim;
     float scale;
     int32_t clusters, topk;
-    shoal_grouping grouping; /* the propositions hold for any groups */
+    shoal_clustering grouping; /* the propositions hold for any clusters */
 } proposition_data;
 
-/* The library's weights of one kind: V is the identity, which every head shares.
-   weights: [heads][N][S]; groups: [heads][N], or NULL. */
+/* The library's weights of one kind: V is the identity, shared by all heads. weights:
+   [heads][N][S]; groups: [heads][N], or NULL. */
 static void library_weights(const proposition_data *data, shoal_kind kind, float *weights,
                             int32_t *groups) {
     int64_t keys = data->keys;
     float *identity = test_memory(keys * keys, sizeof *identity);
     for (int64_t l = 0; l < keys; l++)
         identity[l * keys + l] = 1;
-    shoal_problem problem = {.batch = 1,
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = 1,
                              .heads = data->heads,
                              .queries = data->queries,
                              .keys = keys,
                              .dim = data->dim,
                              .value_dim = keys,
                              .scale = data->scale,
-                             .v = {.position = keys}};
+                             .v_strides = &(shoal_strides){.position = keys}};
     shoal_attention attention = {.kind = kind,
                                  .clusters = data->clusters,
                                  .bits = 63,
                                  .rank = 16,
                                  .iterations = 10,
                                  .topk = data->topk,
-                                 .groups = (int32_t)data->grouping,
+                                 .clustering = (int32_t)data->grouping,
                                  .seed = 1};
-    shoal_inputs inputs = {.q = data->q, .k = data->k, .v = identity};
+    shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                           .q = data->q,
+                           .k = data->k,
+                           .v = identity};
     shoal_context *context = test_context(NULL, 0);
     shoal_plan *plan = NULL;
     assert_int_equal(shoal_plan_create(context, &problem, &attention, 0, &plan),
                      SHOAL_OK);
     assert_int_equal(shoal_forward(plan, &inputs, weights), SHOAL_OK);
     if (groups)
-        memcpy(groups, shoal_plan_groups(plan, NULL),
+        memcpy(groups, shoal_plan_clusters(plan, NULL),
                sizeof *groups * (size_t)(data->heads * data->queries));
     shoal_plan_destroy(plan);
     shoal_context_destroy(context);
@@ -133,9 +137,9 @@ static void check_propositions(const proposition_data *data) {
     float *improved = test_memory(rows * data->keys, sizeof *improved);
     int32_t *groups = test_memory(rows, sizeof *groups);
     int32_t *improved_groups = test_memory(rows, sizeof *improved_groups);
-    library_weights(data, SHOAL_FULL, full, NULL);
-    library_weights(data, SHOAL_CLUSTERED, clustered, groups);
-    library_weights(data, SHOAL_I_CLUSTERED, improved, improved_groups);
+    library_weights(data, SHOAL_KIND_FULL, full, NULL);
+    library_weights(data, SHOAL_KIND_CLUSTERED, clustered, groups);
+    library_weights(data, SHOAL_KIND_I_CLUSTERED, improved, improved_groups);
     assert_memory_equal(groups, improved_groups, sizeof *groups * (size_t)rows);
     check_proposition_1(data, full);
     check_proposition_2(data, full, clustered, improved);
@@ -165,8 +169,8 @@ static void propositions_on_random_data(void **state) {
                                  .scale = seed % 2 ? 0.5f : 0.2f,
                                  .clusters = (int32_t)test_pick(seed, 4, 1, 30),
                                  .topk = (int32_t)test_pick(seed, 5, 1, 25),
-                                 .grouping = seed % 3 ? SHOAL_GROUPS_HASH
-                                                      : SHOAL_GROUPS_KEYS};
+                                 .grouping = seed % 3 ? SHOAL_CLUSTERING_HASH
+                                                      : SHOAL_CLUSTERING_KEYS};
         check_propositions(&data);
         case_destroy(&c);
     }
@@ -187,7 +191,7 @@ static const real_layer LAYERS[] = {
     {"qkv/minilm-l6/layer5", 8, 4, 25, 32},
 };
 
-/* The path of one of q, k and v, or NULL where the data is absent. */
+/* The path of one of q, k and v, or NULL if the data is absent. */
 static const char *layer_path(const real_layer *layer, char which) {
     char name[256];
     snprintf(name, sizeof name, "%s_%c.npy", layer->layer, which);
@@ -210,8 +214,8 @@ static shoal_array read_layer(shoal_context *context, const real_layer *layer,
     shoal_array array = {0};
     if (shoal_array_read(context, layer_path(layer, which), &array) != SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
-    assert_int_equal(array.dtype, SHOAL_FLOAT32);
-    assert_int_equal(array.rank, 4);
+    assert_int_equal(array.dtype, SHOAL_DTYPE_FLOAT32);
+    assert_int_equal(array.dimensions, 4);
     return array;
 }
 
@@ -235,8 +239,8 @@ static void propositions_on_real_data(void **state) {
                                  .scale = 1 / sqrtf((float)q.shape[3]),
                                  .clusters = layer->clusters,
                                  .topk = layer->topk,
-                                 .grouping = i % 2 ? SHOAL_GROUPS_KEYS
-                                                   : SHOAL_GROUPS_HASH};
+                                 .grouping = i % 2 ? SHOAL_CLUSTERING_KEYS
+                                                   : SHOAL_CLUSTERING_HASH};
         check_propositions(&data);
         shoal_array_release(&q);
         shoal_array_release(&k);
@@ -280,7 +284,7 @@ static void real_data_against_reference(void **state) {
                                      "q-clustered-1:topk=32", "shoal-1:topk=32"};
         for (int64_t kind = 0; kind < COUNT_OF(kinds); kind++) {
             shoal_attention attention = spelled(kinds[kind]);
-            attention.clusters *= LAYERS[i].clusters; /* full stays without */
+            attention.clusters *= LAYERS[i].clusters; /* full has none */
             attention_case c = real_case(context, &LAYERS[i], &attention);
             shoal_plan *plan = case_run(context, &c);
             check_everything(&c, plan);

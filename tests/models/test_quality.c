@@ -1,5 +1,6 @@
-/* What shoal-C is worth on the queries, keys and values of real models: its error beside
-   the bars that were set for it, and how well a few sampled queries tell that error. */
+/* Quality of shoal-C on queries, keys and values of real models: its error compared
+   with required bounds, and the accuracy of the error estimate from a few sampled
+   queries. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,10 +21,10 @@ typedef struct {
     shoal_array arrays[3];
     shoal_problem problem;
     shoal_inputs inputs;
-    int64_t elements; /* of an output */
+    int64_t elements; /* number of elements of an output */
 } layer;
 
-/* Ends the test as skipped where the file is absent. */
+/* Skips the test if the file is absent. */
 static shoal_array read_part(shoal_context *context, const char *name, char which) {
     char file[256];
     shoal_array array = {0};
@@ -36,8 +37,8 @@ static shoal_array read_part(shoal_context *context, const char *name, char whic
     }
     if (shoal_array_read(context, path, &array) != SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
-    assert_int_equal(array.dtype, SHOAL_FLOAT32);
-    assert_int_equal(array.rank, 4);
+    assert_int_equal(array.dtype, SHOAL_DTYPE_FLOAT32);
+    assert_int_equal(array.dimensions, 4);
     return array;
 }
 
@@ -45,14 +46,16 @@ static layer layer_read(shoal_context *context, const char *name) {
     layer l = {.arrays = {read_part(context, name, 'q'), read_part(context, name, 'k'),
                           read_part(context, name, 'v')}};
     const int64_t *q = l.arrays[0].shape, *k = l.arrays[1].shape, *v = l.arrays[2].shape;
-    l.problem = (shoal_problem){.batch = q[0],
+    l.problem = (shoal_problem){.size = sizeof(shoal_problem),
+                                .batch = q[0],
                                 .heads = q[1],
                                 .kv_heads = k[1],
                                 .queries = q[2],
                                 .keys = k[2],
                                 .dim = q[3],
                                 .value_dim = v[3]};
-    l.inputs = (shoal_inputs){.q = l.arrays[0].data,
+    l.inputs = (shoal_inputs){.size = sizeof(shoal_inputs),
+                              .q = l.arrays[0].data,
                               .k = l.arrays[1].data,
                               .v = l.arrays[2].data};
     l.elements = q[0] * q[1] * q[2] * v[3];
@@ -72,7 +75,7 @@ static float *attend(shoal_context *context, const layer *l, const char *kind) {
     return out;
 }
 
-/* |out - exact| / |exact|, each as one long vector. */
+/* |out - exact| / |exact|, each as one vector. */
 static double relative_error(const float *out, const float *exact, int64_t elements) {
     double error = 0, size = 0;
     for (int64_t i = 0; i < elements; i++) {
@@ -128,15 +131,15 @@ static void minilm_l6(void **state) {
                   0.09);
 }
 
-/* Enough to say 95 of 100; fewer where the sanitizers make each ten times as slow. */
+/* Enough to show 95 of 100; fewer with sanitizers, which are ten times slower. */
 #ifdef __SANITIZE_ADDRESS__
 enum { SEEDS = 10 };
 #else
 enum { SEEDS = 100 };
 #endif
 
-/* One query in a hundred carries up to half of a layer's error: how many of `seeds` are
-   within a quarter of it, and the mean square of them all over the true one's. */
+/* One query in a hundred has up to half of a layer's error: the number of `seeds`
+   within a quarter of it, and the mean square of all relative to the true one. */
 typedef struct {
     int near;
     double bias;

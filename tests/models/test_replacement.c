@@ -1,4 +1,4 @@
-/* Files that appear whole or not at all. */
+/* Atomic replacement of files. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <glob.h>

@@ -1,4 +1,5 @@
-/* safetensors: what is written is read back, and every way of being wrong is refused. */
+/* safetensors: files that are written are read back, and every invalid file is
+   rejected. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +20,8 @@ static const char *inside(const char *name) {
     return path;
 }
 
-/* A file of this header and so many bytes of data, in a block of exactly its size. */
+/* A file with this header and that many bytes of data, in a block of exactly its
+   size. */
 static unsigned char *assemble(const char *header, size_t data, size_t *size) {
     size_t length = strlen(header);
     *size = 8 + length + data;
@@ -39,7 +41,7 @@ static shoal_status parse(const char *header, size_t data, safetensors **file) {
     return status;
 }
 
-/* ---- Right ------------------------------------------------------------------------ */
+/* ---- Valid files ------------------------------------------------------------------ */
 
 static const float floats[6] = {1, -2, 3.5f, 0, 1e-30f, 6};
 static const uint16_t halves[4] = {0x3c00, 0xc000, 0x0001, 0x7c00};
@@ -132,7 +134,7 @@ static void corners_are_legal(void **state) {
     }
 }
 
-/* ---- Wrong ------------------------------------------------------------------------ */
+/* ---- Invalid files ---------------------------------------------------------------- */
 
 #define ONE(dtype, shape, offsets)                                                       \
     "{\"a\":{\"dtype\":" dtype ",\"shape\":" shape ",\"data_offsets\":" offsets "}}"
@@ -231,7 +233,7 @@ static void header_lengths_are_checked(void **state) {
     }
 }
 
-/* What was accepted must be usable: every byte within the file, and found by its name. */
+/* Accepted tensors are usable: all bytes within the file, and found by name. */
 static void check_usable(const safetensors *file, const unsigned char *bytes,
                          size_t size) {
     for (int64_t i = 0; i < sh_safetensors_count(file); i++) {
@@ -265,7 +267,7 @@ static void every_byte_and_length_is_tried(void **state) {
         }
         bytes[at] = before;
     }
-    /* Names and notes may change; nothing else may. */
+    /* Only changes of names and notes may be accepted. */
     assert_true(refused > tried * 9 / 10 && refused < tried);
     for (size_t length = 0; length < size; length++) {
         unsigned char *cut = malloc(length ? length : 1);

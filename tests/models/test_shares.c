@@ -1,5 +1,5 @@
-/* A batch that is divided among processes: shares with dropout are the batch's, and
-   backward tells which gradients are there. */
+/* A batch divided among processes: shares with dropout sum to the batch, and backward
+   reports which gradients are complete. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,8 @@ static int32_t tokens[ROWS];
 static float direction[ROWS * OUTPUTS];
 
 static shoal_model *make_model(shoal_context *context, int32_t norm) {
-    const shoal_model_config config = {.vocabulary = VOCABULARY,
+    const shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                       .vocabulary = VOCABULARY,
                                        .outputs = OUTPUTS,
                                        .max_length = 8,
                                        .layers = 2,
@@ -35,15 +36,16 @@ static shoal_model *make_model(shoal_context *context, int32_t norm) {
     return model;
 }
 
-/* Forward and backward of sequences first .. last - 1 of the batch, with the gradients of
-   the whole batch's loss; adds to what is there. */
+/* Forward and backward of sequences first .. last - 1 of the batch, with the gradients
+   of the whole batch's loss; accumulates. */
 static void run_share(shoal_model *model, int64_t first, int64_t last) {
     int64_t own[BATCH + 1];
     float dout[ROWS * OUTPUTS], *out;
     const int64_t row = offsets[first], rows = offsets[last] - row;
     for (int64_t b = first; b <= last; b++)
         own[b - first] = offsets[b] - row;
-    const shoal_model_inputs inputs = {.batch = last - first,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = last - first,
                                        .offsets = own,
                                        .tokens = tokens + row,
                                        .training = 1,
@@ -56,7 +58,7 @@ static void run_share(shoal_model *model, int64_t first, int64_t last) {
     assert_int_equal(shoal_model_backward(model, &inputs, dout, NULL), SHOAL_OK);
 }
 
-/* Some shares are empty, and some have a sequence without rows alone. */
+/* Some shares are empty, and some have only a sequence without rows. */
 static void shares_add_up_to_the_batch(void **state) {
     shoal_context *context = test_context(NULL, 1);
     shoal_model *model = make_model(context, SHOAL_NORM_PRE);
@@ -84,7 +86,7 @@ static void shares_add_up_to_the_batch(void **state) {
 typedef struct {
     const float *gradients;
     float *seen;
-    int64_t below; /* what was told of begins here */
+    int64_t below; /* start of the reported gradients */
     int parts;
 } telling;
 
@@ -127,13 +129,16 @@ static void wrong_calls_are_refused(void **state) {
     shoal_context *context = test_context(NULL, 1);
     shoal_model *model = make_model(context, SHOAL_NORM_PRE), *view;
     float *out;
-    shoal_model_inputs inputs = {.batch = BATCH, .offsets = offsets, .tokens = tokens};
+    shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                 .batch = BATCH,
+                                 .offsets = offsets,
+                                 .tokens = tokens};
     inputs.first_row = -1;
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
     inputs.first_row = 0;
     inputs.first_sequence = -1;
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
-    assert_int_equal(shoal_model_view(model, NULL, BATCH, ROWS, &view), SHOAL_OK);
+    assert_int_equal(shoal_model_create_view(model, NULL, BATCH, ROWS, &view), SHOAL_OK);
     assert_int_equal(shoal_model_watch(view, hear, NULL), SHOAL_INVALID);
     assert_int_equal(shoal_model_watch(NULL, hear, NULL), SHOAL_INVALID);
     shoal_model_destroy(view);
@@ -145,7 +150,8 @@ static void wrong_calls_are_refused(void **state) {
 static void the_optimizer_shows_its_vectors(void **state) {
     shoal_context *context = test_context(NULL, 1);
     shoal_model *model = make_model(context, SHOAL_NORM_PRE);
-    const shoal_optimizer_config config = {.kind = SHOAL_ADAM,
+    const shoal_optimizer_config config = {.size = sizeof config,
+                                           .kind = SHOAL_OPTIMIZER_KIND_ADAM,
                                            .beta1 = 0.5f,
                                            .beta2 = 0.5f,
                                            .epsilon = 1e-8f,

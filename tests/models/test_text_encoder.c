@@ -1,6 +1,6 @@
-/* Encoders of text: hidden states and vectors of recorded models (tests/models/text/
-   record_models.py) are those of transformers; poolings, windows, limits, threads, kinds;
-   and folders that are wrong. */
+/* Text encoders: hidden states and vectors of recorded models (tests/models/text/
+   record_models.py) equal those of transformers; poolings, windows, limits, threads,
+   kinds; and invalid folders. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -26,7 +26,8 @@ static int close_context(void **state) {
     return 0;
 }
 
-static shoal_text_encoder *open_encoder(const char *name, shoal_text_options options) {
+static shoal_text_encoder *open_encoder(const char *name,
+                                        shoal_text_encoder_options options) {
     shoal_text_encoder *made;
     if (shoal_text_encoder_open(context, recorded_text(name), &options, &made) !=
         SHOAL_OK)
@@ -34,7 +35,7 @@ static shoal_text_encoder *open_encoder(const char *name, shoal_text_options opt
     return made;
 }
 
-/* What was recorded. */
+/* Recorded values. */
 typedef struct {
     safetensors *file;
     const int32_t *ids, *types; /* [rows] */
@@ -45,7 +46,7 @@ typedef struct {
     void *blocks[5];
 } record;
 
-/* A tensor in memory of its own: in the file it is not aligned. */
+/* A copy of a tensor, which is not aligned in the file. */
 static void *copy_of(record *r, int which, const char *name) {
     const file_tensor *t = sh_safetensors_find(r->file, name);
     assert_non_null(t);
@@ -96,18 +97,20 @@ static void expect_close(int64_t count, const float *got, const float *wanted,
 static const char *const texts[] = {"Attention in linear time.", "a", "", TIS,
                                     (HUDDLE HUDDLE)};
 
-/* ---- As transformers has it ------------------------------------------------------- */
+/* ---- Comparison with transformers ------------------------------------------------- */
 
 static void check_hidden(const char *name, const char *file, const char *attention) {
     record r = open_record(name, file);
     shoal_text_encoder *e =
-        open_encoder(name, (shoal_text_options){.attention = attention});
+        open_encoder(name, (shoal_text_encoder_options){.size = sizeof(
+                                                            shoal_text_encoder_options),
+                                                        .attention = attention});
     const float *hidden;
     assert_int_equal(shoal_text_encoder_forward(e, r.texts, r.offsets, r.ids, r.types,
                                                 &hidden),
                      SHOAL_OK);
     expect_close(r.rows * r.size, hidden, r.hidden, name);
-    shoal_text_encoder_close(e);
+    shoal_text_encoder_destroy(e);
     close_record(&r);
 }
 
@@ -117,7 +120,7 @@ static void hidden_states(void **state) {
     check_hidden("bert", "pairs.safetensors", NULL);
 }
 
-/* With as many top keys as there are, a clustered kind is the full attention. */
+/* With as many exact keys as there are keys, a clustered kind equals full attention. */
 static void other_kinds(void **state) {
     for (int64_t i = 0; i < COUNT_OF(names); i++)
         check_hidden(names[i], "expected.safetensors", "i-clustered-4:topk=512");
@@ -129,13 +132,16 @@ static void vectors_of_texts(void **state) {
         assert_int_equal(r.texts, COUNT_OF(texts));
         for (int64_t rows = 0; rows <= 64; rows += 64) { /* one batch, and several */
             shoal_text_encoder *e =
-                open_encoder(names[i], (shoal_text_options){.rows = rows});
+                open_encoder(names[i],
+                             (shoal_text_encoder_options){.size = sizeof(
+                                                              shoal_text_encoder_options),
+                                                          .rows = rows});
             float *vectors = test_memory(r.texts * r.size, sizeof *vectors);
             assert_int_equal(shoal_text_encoder_embed(e, r.texts, texts, NULL, vectors),
                              SHOAL_OK);
             expect_close(r.texts * r.size, vectors, r.vectors, names[i]);
             free(vectors);
-            shoal_text_encoder_close(e);
+            shoal_text_encoder_destroy(e);
         }
         close_record(&r);
     }
@@ -146,7 +152,10 @@ static void vectors_of_texts(void **state) {
 static void check_pooling(const char *name, int32_t pooling) {
     record r = open_record(name, "expected.safetensors");
     shoal_text_encoder *e =
-        open_encoder(name, (shoal_text_options){.pooling = pooling, .normalize = 1});
+        open_encoder(name, (shoal_text_encoder_options){.size = sizeof(
+                                                            shoal_text_encoder_options),
+                                                        .pooling = pooling,
+                                                        .normalize = 1});
     float *got = test_memory(r.texts * r.size, sizeof *got),
           *wanted = test_memory(r.size, sizeof *wanted);
     assert_int_equal(shoal_text_encoder_embed(e, r.texts, texts, NULL, got), SHOAL_OK);
@@ -154,7 +163,7 @@ static void check_pooling(const char *name, int32_t pooling) {
         double square = 0;
         memcpy(wanted, r.hidden + r.offsets[t] * r.size, (size_t)r.size * sizeof *wanted);
         for (int64_t row = r.offsets[t];
-             pooling == SHOAL_POOL_MAX && row < r.offsets[t + 1]; row++)
+             pooling == SHOAL_TEXT_POOLING_MAX && row < r.offsets[t + 1]; row++)
             for (int64_t i = 0; i < r.size; i++)
                 wanted[i] = fmaxf(wanted[i], r.hidden[row * r.size + i]);
         for (int64_t i = 0; i < r.size; i++)
@@ -165,32 +174,37 @@ static void check_pooling(const char *name, int32_t pooling) {
     }
     free(got);
     free(wanted);
-    shoal_text_encoder_close(e);
+    shoal_text_encoder_destroy(e);
     close_record(&r);
 }
 
 static void poolings(void **state) {
     for (int64_t i = 0; i < COUNT_OF(names); i++) {
-        check_pooling(names[i], SHOAL_POOL_FIRST);
-        check_pooling(names[i], SHOAL_POOL_MAX);
+        check_pooling(names[i], SHOAL_TEXT_POOLING_FIRST);
+        check_pooling(names[i], SHOAL_TEXT_POOLING_MAX);
     }
 }
 
-/* Windows of a long text by hand: [CLS] some tokens [SEP], mean over all rows. */
+/* Windows of a long text computed here: [CLS] some tokens [SEP], mean over all rows. */
 static void windows(void **state) {
     enum { WINDOW = 12, STRIDE = 7, ROOM = WINDOW - 2, MOST = 400 };
-    shoal_text_encoder *e = open_encoder("bert", (shoal_text_options){.window = WINDOW,
-                                                                      .stride = STRIDE,
-                                                                      .rows = 30});
+    shoal_text_encoder *e =
+        open_encoder("bert", (shoal_text_encoder_options){.size = sizeof(
+                                                              shoal_text_encoder_options),
+                                                          .window = WINDOW,
+                                                          .stride = STRIDE,
+                                                          .rows = 30});
     shoal_tokenizer *t;
     shoal_tokens tokens;
-    const int64_t size = shoal_text_encoder_info(e)->size;
+    const int64_t size = shoal_text_encoder_describe(e)->width;
     float *got = test_memory(size, sizeof *got);
     double *wanted = test_memory(size, sizeof *wanted);
     int32_t all[MOST];
     assert_int_equal(shoal_text_encoder_embed(e, 1, &texts[4], NULL, got), SHOAL_OK);
     assert_int_equal(shoal_tokenizer_open(context, recorded_text("bert"), &t), SHOAL_OK);
-    shoal_text given = {.text = texts[4], .size = -1};
+    shoal_text given = {.size = sizeof(shoal_text),
+                        .text = texts[4],
+                        .bytes = SHOAL_TERMINATED};
     assert_int_equal(shoal_tokenizer_encode(t, &given, &tokens), SHOAL_OK);
     const int64_t count = tokens.count - 2;
     assert_true(count > 3 * ROOM && count < MOST - 2);
@@ -216,43 +230,46 @@ static void windows(void **state) {
         assert_true(fabs(got[i] - wanted[i] / (double)sums) < 1e-5);
     free(got);
     free(wanted);
-    shoal_tokenizer_close(t);
-    shoal_text_encoder_close(e);
+    shoal_tokenizer_destroy(t);
+    shoal_text_encoder_destroy(e);
 }
 
-/* Cut is what the beginning alone gives; stretched positions are the plain ones where
-   there are enough, and numbers where there are not. */
+/* cut gives the result of the beginning; stretched positions are the plain ones if
+   there are enough, and finite otherwise. */
 static void long_texts(void **state) {
     for (int64_t n = 0; n < COUNT_OF(names); n++) {
         const int64_t size = 16;
         float both[2][16];
         const char *start = "queries huddle";
-        shoal_text_encoder *cut =
-            open_encoder(names[n],
-                         (shoal_text_options){.window = 8, .long_texts = SHOAL_LONG_CUT});
+        shoal_text_encoder *cut = open_encoder(
+            names[n],
+            (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
+                                         .window = 8,
+                                         .long_texts = SHOAL_LONG_TEXTS_CUT});
         assert_int_equal(shoal_text_encoder_embed(cut, 1, &texts[4], NULL, both[0]),
                          SHOAL_OK);
         assert_int_equal(shoal_text_encoder_embed(cut, 1, &start, NULL, both[1]),
                          SHOAL_OK);
         expect_close(size, both[0], both[1], "cut");
-        shoal_text_encoder_close(cut);
+        shoal_text_encoder_destroy(cut);
 
         record r = open_record(names[n], "expected.safetensors");
-        shoal_text_encoder *e =
-            open_encoder(names[n],
-                         (shoal_text_options){.rows = 4096,
-                                              .long_texts = SHOAL_LONG_STRETCH});
+        shoal_text_encoder *e = open_encoder(
+            names[n],
+            (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
+                                         .rows = 4096,
+                                         .long_texts = SHOAL_LONG_TEXTS_STRETCH});
         assert_int_equal(shoal_text_encoder_embed(e, 1, &texts[3], NULL, both[0]),
                          SHOAL_OK);
         expect_close(size, both[0], r.vectors + 3 * size, "stretched");
         char *large = test_memory(3001, 1);
-        memset(large, '.', 3000); /* a token each, or less */
+        memset(large, '.', 3000); /* a token each, or fewer */
         const char *given = large;
         assert_int_equal(shoal_text_encoder_embed(e, 1, &given, NULL, both[0]), SHOAL_OK);
         for (int64_t i = 0; i < size; i++)
             assert_true(isfinite(both[0][i]));
         free(large);
-        shoal_text_encoder_close(e);
+        shoal_text_encoder_destroy(e);
         close_record(&r);
     }
 }
@@ -265,11 +282,14 @@ static void threads_change_no_bit(void **state) {
             context = test_context(NULL, i ? 3 : 1);
             shoal_text_encoder *e =
                 open_encoder(names[n],
-                             (shoal_text_options){.attention = "shoal-3", .rows = 128});
+                             (shoal_text_encoder_options){.size = sizeof(
+                                                              shoal_text_encoder_options),
+                                                          .attention = "shoal-3",
+                                                          .rows = 128});
             assert_int_equal(shoal_text_encoder_embed(e, COUNT_OF(texts), texts, NULL,
                                                       vectors[i]),
                              SHOAL_OK);
-            shoal_text_encoder_close(e);
+            shoal_text_encoder_destroy(e);
             shoal_context_destroy(context);
         }
         assert_memory_equal(vectors[0], vectors[1], sizeof vectors[0]);
@@ -277,10 +297,12 @@ static void threads_change_no_bit(void **state) {
     context = old;
 }
 
-/* ---- Refusals --------------------------------------------------------------------- */
+/* ---- Errors ----------------------------------------------------------------------- */
 
 static void wrong_calls(void **state) {
-    shoal_text_encoder *e = open_encoder("bert", (shoal_text_options){0});
+    shoal_text_encoder *e =
+        open_encoder("bert", (shoal_text_encoder_options){
+                                 .size = sizeof(shoal_text_encoder_options)});
     const float *hidden;
     const int64_t fine[] = {0, 2}, late[] = {1, 2}, long_one[] = {0, 65};
     int32_t ids[65] = {1, 2}, types[65] = {0, 0};
@@ -305,22 +327,24 @@ static void wrong_calls(void **state) {
     assert_non_null(strstr(shoal_context_message(context), "text 1: "));
     assert_int_equal(shoal_text_encoder_embed(e, 0, NULL, NULL, NULL), SHOAL_OK);
     assert_int_equal(shoal_text_encoder_embed(NULL, 0, NULL, NULL, NULL), SHOAL_INVALID);
-    shoal_text_encoder_close(e);
-    shoal_text_encoder_close(NULL);
+    shoal_text_encoder_destroy(e);
+    shoal_text_encoder_destroy(NULL);
 }
+
+#define SIZE .size = sizeof(shoal_text_encoder_options)
 
 static void wrong_options(void **state) {
     static const struct {
-        shoal_text_options options;
+        shoal_text_encoder_options options;
         const char *reason;
     } rows[] = {
-        {{.attention = "nonsense"}, "nonsense"},
-        {{.attention = "lsh-1"}, "keys of its own"},
-        {{.window = 65}, "64 positions"},
-        {{.window = 8, .stride = 9}, "stride"},
-        {{.window = 8, .long_texts = SHOAL_LONG_STRETCH}, "no window"},
-        {{.rows = -1}, "option"},
-        {{.pooling = 9}, "option"},
+        {{SIZE, .attention = "nonsense"}, "nonsense"},
+        {{SIZE, .attention = "lsh-1"}, "separate keys"},
+        {{SIZE, .window = 65}, "64 positions"},
+        {{SIZE, .window = 8, .stride = 9}, "stride"},
+        {{SIZE, .window = 8, .long_texts = SHOAL_LONG_TEXTS_STRETCH}, "no window"},
+        {{SIZE, .rows = -1}, "option"},
+        {{SIZE, .pooling = 9}, "option"},
     };
     for (int64_t i = 0; i < COUNT_OF(rows); i++) {
         shoal_text_encoder *e;
@@ -333,7 +357,7 @@ static void wrong_options(void **state) {
     }
 }
 
-/* A good configuration with one thing changed. */
+/* A valid configuration with one change. */
 static const struct {
     const char *key, *value, *reason;
 } changes[] = {
@@ -346,12 +370,12 @@ static const struct {
     {"num_attention_heads", "0", "num_attention_heads"},
     {"num_hidden_layers", "4", "encoder.layer.3"},
     {"num_hidden_layers", "100000", "num_hidden_layers"},
-    {"hidden_size", "32", "another shape"},
+    {"hidden_size", "32", "does not have the shape"},
     {"hidden_size", "16.5", "hidden_size"},
-    {"intermediate_size", "1000000", "another shape"},
-    {"vocab_size", "1000000000", "another shape"},
-    {"max_position_embeddings", "16777216", "another shape"},
-    {"type_vocab_size", "9", "another shape"},
+    {"intermediate_size", "1000000", "does not have the shape"},
+    {"vocab_size", "1000000000", "does not have the shape"},
+    {"max_position_embeddings", "16777216", "does not have the shape"},
+    {"type_vocab_size", "9", "does not have the shape"},
     {"layer_norm_eps", "-1", "layer_norm_eps"},
 };
 
@@ -404,26 +428,27 @@ static void wrong_configurations(void **state) {
 static void pooling_files(void **state) {
     static const struct {
         const char *text;
-        int32_t pooling; /* 0: refused */
+        int32_t pooling; /* 0 if rejected */
     } rows[] = {
         {"{\"pooling_mode_cls_token\": true, \"pooling_mode_mean_tokens\": false}",
-         SHOAL_POOL_FIRST},
-        {"{\"pooling_mode_max_tokens\": true}", SHOAL_POOL_MAX},
-        {"{\"word_embedding_dimension\": 16}", SHOAL_POOL_MEAN},
+         SHOAL_TEXT_POOLING_FIRST},
+        {"{\"pooling_mode_max_tokens\": true}", SHOAL_TEXT_POOLING_MAX},
+        {"{\"word_embedding_dimension\": 16}", SHOAL_TEXT_POOLING_MEAN},
         {"{\"pooling_mode_lasttoken\": true}", 0},
         {"{\"pooling_mode_cls_token\": true, \"pooling_mode_mean_tokens\": true}", 0},
         /* sentence-transformers 6 */
-        {"{\"pooling_mode\": \"cls\", \"include_prompt\": true}", SHOAL_POOL_FIRST},
-        {"{\"pooling_mode\": [\"max\"]}", SHOAL_POOL_MAX},
+        {"{\"pooling_mode\": \"cls\", \"include_prompt\": true}",
+         SHOAL_TEXT_POOLING_FIRST},
+        {"{\"pooling_mode\": [\"max\"]}", SHOAL_TEXT_POOLING_MAX},
         {"{\"pooling_mode\": \"mean\", \"pooling_mode_cls_token\": true}",
-         SHOAL_POOL_MEAN},
+         SHOAL_TEXT_POOLING_MEAN},
         {"{\"pooling_mode\": \"weightedmean\"}", 0},
         {"{\"pooling_mode\": [\"cls\", \"mean\"]}", 0},
         {"{\"pooling_mode\": []}", 0},
         {"{\"pooling_mode\": 7}", 0},
     };
     for (int64_t i = 0; i < COUNT_OF(rows); i++) {
-        text_config config = {.pooling = SHOAL_POOL_MEAN};
+        text_config config = {.pooling = SHOAL_TEXT_POOLING_MEAN};
         json_t *root = json_loads(rows[i].text, 0, NULL);
         const shoal_status status = sh_text_pooling_read(context, "p", root, &config);
         assert_int_equal(status, rows[i].pooling ? SHOAL_OK : SHOAL_BAD_FILE);
@@ -433,7 +458,7 @@ static void pooling_files(void **state) {
     }
 }
 
-/* Opening and embedding with the n-th allocation failing; true when none failed. */
+/* Opening and embedding with the n-th allocation failing; true if none failed. */
 static bool survive(const char *name, int64_t fail_at) {
     counting_allocator allocator = {.fail_at = 0};
     shoal_options options = counting_options(&allocator);
@@ -443,13 +468,14 @@ static bool survive(const char *name, int64_t fail_at) {
     float vector[16];
     assert_int_equal(shoal_context_create(&options, &context), SHOAL_OK);
     allocator.fail_at = allocator.calls + fail_at;
-    const shoal_text_options small = {.rows = 128};
+    const shoal_text_encoder_options small = {.size = sizeof(shoal_text_encoder_options),
+                                              .rows = 128};
     shoal_status status =
         shoal_text_encoder_open(context, recorded_text(name), &small, &e);
     if (status == SHOAL_OK)
         status = shoal_text_encoder_embed(e, 1, &texts[3], NULL, vector);
     assert_true(status == SHOAL_OK || status == SHOAL_NO_MEMORY);
-    shoal_text_encoder_close(e);
+    shoal_text_encoder_destroy(e);
     shoal_context_destroy(context);
     assert_int_equal(allocator.live, 0);
     context = old;

@@ -1,5 +1,5 @@
-/* Folders of encoders as others save them: names of the first files of BERT, the modules
-   of sentence-transformers, and tables of positions that are stretched. */
+/* Folders of encoders in other formats: parameter names of the first BERT files, the
+   modules of sentence-transformers, and stretched position tables. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -48,7 +48,7 @@ static void copy_file(const char *from, const char *folder, const char *name) {
     free(bytes);
 }
 
-/* A folder with all of a recorded one but the weights. */
+/* A copy of a recorded folder without the weights. */
 static const char *copy_folder(const char *name) {
     const char *folder = make_folder();
     copy_file(recorded_text(name), folder, "config.json");
@@ -95,18 +95,20 @@ static void close_weights(weights *w, const char *folder) {
     sh_safetensors_close(w->file);
 }
 
-static shoal_text_encoder *open_encoder(const char *folder, shoal_text_options options) {
+static shoal_text_encoder *open_encoder(const char *folder,
+                                        shoal_text_encoder_options options) {
     shoal_text_encoder *made;
     if (shoal_text_encoder_open(context, folder, &options, &made) != SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
     return made;
 }
 
-static void embed(const char *folder, shoal_text_options options, float *vectors) {
+static void embed(const char *folder, shoal_text_encoder_options options,
+                  float *vectors) {
     shoal_text_encoder *e = open_encoder(folder, options);
     assert_int_equal(shoal_text_encoder_embed(e, COUNT_OF(texts), texts, NULL, vectors),
                      SHOAL_OK);
-    shoal_text_encoder_close(e);
+    shoal_text_encoder_destroy(e);
 }
 
 /* ---- Names ------------------------------------------------------------------------ */
@@ -123,13 +125,13 @@ static void rename_norms(weights *w) {
     assert_int_equal(renamed, 14);
 }
 
-/* Every parameter of a model that is trained further. */
+/* Compares all parameters of a trainable model. */
 static void expect_same_model(const char *folder, const char *other) {
     const char *const folders[] = {folder, other};
     shoal_model *models[2];
     shoal_parameter a, b;
     for (int i = 0; i < 2; i++) {
-        shoal_model_config config = {.outputs = 2};
+        shoal_model_config config = {.size = sizeof(shoal_model_config), .outputs = 2};
         assert_int_equal(shoal_attention_parse(context, "full", &config.attention), 0);
         assert_int_equal(shoal_text_model_config(context, folders[i], &config), 0);
         assert_int_equal(shoal_model_create(context, &config, 1, 1, 8, 0, &models[i]), 0);
@@ -144,7 +146,7 @@ static void expect_same_model(const char *folder, const char *other) {
     shoal_model_destroy(models[1]);
 }
 
-/* gamma and beta, as the published bert-base has them. */
+/* gamma and beta, as in the published bert-base. */
 static void norms_of_the_first_files(void **state) {
     const char *folder = copy_folder("bert");
     float got[COUNT_OF(texts)][SIZE], wanted[COUNT_OF(texts)][SIZE];
@@ -152,8 +154,12 @@ static void norms_of_the_first_files(void **state) {
     open_weights("bert", &w);
     rename_norms(&w);
     close_weights(&w, folder);
-    embed(folder, (shoal_text_options){0}, got[0]);
-    embed(recorded_text("bert"), (shoal_text_options){0}, wanted[0]);
+    embed(folder,
+          (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options)},
+          got[0]);
+    embed(recorded_text("bert"),
+          (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options)},
+          wanted[0]);
     assert_memory_equal(got, wanted, sizeof got);
     char other[512];
     snprintf(other, sizeof other, "%s", recorded_text("bert"));
@@ -187,22 +193,30 @@ static void modules(void **state) {
         const char *modules;
         int32_t pooling, normalize;
     } rows[] = {
-        {"[" TRANSFORMER "]", SHOAL_POOL_MEAN, 0},
-        {"[" TRANSFORMER ", " POOLING "]", SHOAL_POOL_FIRST, 0},
-        {"[" TRANSFORMER ", " POOLING ", " NORMALIZE "]", SHOAL_POOL_FIRST, 1},
+        {"[" TRANSFORMER "]", SHOAL_TEXT_POOLING_MEAN, 0},
+        {"[" TRANSFORMER ", " POOLING "]", SHOAL_TEXT_POOLING_FIRST, 0},
+        {"[" TRANSFORMER ", " POOLING ", " NORMALIZE "]", SHOAL_TEXT_POOLING_FIRST, 1},
     };
     for (int64_t i = 0; i < COUNT_OF(rows); i++) {
         const char *folder = make_modules(rows[i].modules, "{\"pooling_mode\": \"cls\"}");
         float got[COUNT_OF(texts)][SIZE], wanted[COUNT_OF(texts)][SIZE];
-        embed(folder, (shoal_text_options){0}, got[0]);
+        embed(folder,
+              (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options)},
+              got[0]);
         embed(recorded_text("bert"),
-              (shoal_text_options){.pooling = rows[i].pooling,
-                                   .normalize = rows[i].normalize},
+              (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
+                                           .pooling = rows[i].pooling,
+                                           .normalize = rows[i].normalize},
               wanted[0]);
         assert_memory_equal(got, wanted, sizeof got);
-        /* A pooling that is named takes the place of them all. */
-        embed(folder, (shoal_text_options){.pooling = SHOAL_POOL_MAX}, got[0]);
-        embed(recorded_text("bert"), (shoal_text_options){.pooling = SHOAL_POOL_MAX},
+        /* An explicit pooling replaces all of them. */
+        embed(folder,
+              (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
+                                           .pooling = SHOAL_TEXT_POOLING_MAX},
+              got[0]);
+        embed(recorded_text("bert"),
+              (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
+                                           .pooling = SHOAL_TEXT_POOLING_MAX},
               wanted[0]);
         assert_memory_equal(got, wanted, sizeof got);
         remove_folder(folder);
@@ -238,8 +252,8 @@ static void modules_that_are_refused(void **state) {
 
 enum { LONGEST = 240 };
 
-/* What lies behind the table of positions in memory is large, and nothing of it is to be
-   seen: tokens of the first type are not used. */
+/* The memory after the position table has large values, which must not be used: tokens
+   have the first type only. */
 static void enlarge_behind(weights *w) {
     static float types[2 * SIZE];
     file_tensor *to = find_in(w, "token_type_embeddings");
@@ -248,7 +262,7 @@ static void enlarge_behind(weights *w) {
     assert_int_equal(sh_file_tensor_to_f32(context, to, types), SHOAL_OK);
     to->dtype = DTYPE_F32;
     for (int64_t j = 0; j < SIZE; j++)
-        types[j] = (float)(j % 3) * 1e6f; /* a norm would hide what is the same */
+        types[j] = (float)(j % 3) * 1e6f; /* a norm would hide a constant */
     to->data = types;
 }
 
@@ -264,9 +278,9 @@ static void stretch(const float *old, int64_t positions, int64_t count, float *t
     }
 }
 
-/* A recorded folder with a table of positions for `count` tokens, each of its rows where
-   the model's are when they are stretched; count 0: the model's own table. The first rows
-   of the table are no positions. */
+/* A recorded folder with a position table for `count` tokens, interpolated from the
+   model's; count 0 keeps the model's table. The first rows of the table are not
+   positions. */
 static const char *make_stretched(const char *name, int64_t first, int64_t count) {
     static float table[(LONGEST + 8) * SIZE], old[(LONGEST + 8) * SIZE];
     const char *folder = copy_folder(name);
@@ -304,7 +318,10 @@ static void check_stretched(const char *name, int64_t first, int32_t type,
     const int64_t offsets[] = {0, count};
     const float *got, *wanted;
     const char *folder = make_stretched(name, first, count);
-    shoal_text_encoder *longer = open_encoder(folder, (shoal_text_options){.rows = 0});
+    shoal_text_encoder *longer =
+        open_encoder(folder, (shoal_text_encoder_options){.size = sizeof(
+                                                              shoal_text_encoder_options),
+                                                          .rows = 0});
     for (int64_t i = 0; i < count; i++) {
         ids[i] = (int32_t)(5 + i * i % 90);
         types[i] = type;
@@ -313,28 +330,30 @@ static void check_stretched(const char *name, int64_t first, int32_t type,
     assert_int_equal(shoal_text_encoder_forward(longer, 1, offsets, ids, types, &wanted),
                      0);
     expect_close(count, got, wanted, name);
-    shoal_text_encoder_close(longer);
+    shoal_text_encoder_destroy(longer);
     remove_folder(folder);
 }
 
-/* Stretched positions are those of a model whose table was interpolated. */
+/* Stretched positions equal those of a model whose table was interpolated. */
 static void stretched_positions(void **state) {
     static const struct {
         const char *name;
         int64_t first;
         int32_t type;
-        int64_t counts[7]; /* the last ones were rounded to behind the table in float */
+        int64_t counts[7]; /* the last ones were once rounded beyond the table in float */
     } rows[] = {{"bert", 0, 1, {64, 65, 101, 75, 106, 112, 239}},
                 {"roberta", 2, 0, {78, 79, 155, 100, 106, 211, 240}}};
     for (int64_t i = 0; i < COUNT_OF(rows); i++) {
         const char *folder = make_stretched(rows[i].name, rows[i].first, 0);
-        shoal_text_encoder *e =
-            open_encoder(folder, (shoal_text_options){.long_texts = SHOAL_LONG_STRETCH,
-                                                      .rows = LONGEST});
+        shoal_text_encoder *e = open_encoder(
+            folder,
+            (shoal_text_encoder_options){.size = sizeof(shoal_text_encoder_options),
+                                         .long_texts = SHOAL_LONG_TEXTS_STRETCH,
+                                         .rows = LONGEST});
         for (int64_t j = 0; j < COUNT_OF(rows[i].counts); j++)
             check_stretched(rows[i].name, rows[i].first, rows[i].type, e,
                             rows[i].counts[j]);
-        shoal_text_encoder_close(e);
+        shoal_text_encoder_destroy(e);
         remove_folder(folder);
     }
 }

@@ -1,7 +1,7 @@
-/* Encoders of text whose matrices are packed, in every precision: folders of sizes that
-   allow it, with random weights, give what the scalar kernels, for which nothing is
-   packed, give; on any number of threads the same bits. Weights that bytes cannot
-   represent are told, or stay wider. */
+/* Text encoders with packed matrices, in every precision: folders of suitable sizes with
+   random weights give the results of the scalar kernels, for which nothing is packed; the
+   same bits on any number of threads. Weights that bytes cannot represent are reported, or
+   stay wider. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -15,14 +15,14 @@
 
 enum { SIZE = 64, WIDE = 96, WORDS = 50, POSITIONS = 160, TENSORS = 80, NAME = 64 };
 
-/* Tensors of a folder that is being made. */
+/* Tensors of a folder being written. */
 typedef struct {
     file_tensor list[TENSORS];
     char names[TENSORS][NAME];
     int count;
 } tensor_list;
 
-/* columns 0: a vector; layers NULL: of none. */
+/* columns 0 for a vector; layers NULL if it belongs to no layer. */
 static void add(tensor_list *to, int64_t rows, int64_t columns, const char *last,
                 const char *layers, int layer) {
     const int64_t count = rows * (columns ? columns : 1);
@@ -162,7 +162,8 @@ enum { TEXTS = 6, ROWS = 277 };
 /* Hidden states [ROWS][SIZE] of the first `texts`; NULL: the folder was refused. */
 static float *hidden_of(const char *folder, const char *isa, int threads, int texts,
                         shoal_precision precision) {
-    const shoal_text_options options = {.precision = (int32_t)precision};
+    const shoal_text_encoder_options options = {.size = sizeof options,
+                                                .precision = precision};
     shoal_context *context = test_context(isa, threads);
     shoal_text_encoder *encoder;
     const float *hidden;
@@ -173,7 +174,7 @@ static float *hidden_of(const char *folder, const char *isa, int threads, int te
     const shoal_status status =
         shoal_text_encoder_open(context, folder, &options, &encoder);
     if (status == SHOAL_OK) {
-        assert_int_equal(shoal_text_encoder_info(encoder)->precision, precision);
+        assert_int_equal(shoal_text_encoder_describe(encoder)->precision, precision);
         assert_int_equal(shoal_text_encoder_forward(encoder, texts, offsets, ids, NULL,
                                                     &hidden),
                          SHOAL_OK);
@@ -184,7 +185,7 @@ static float *hidden_of(const char *folder, const char *isa, int threads, int te
         free(kept);
         kept = NULL;
     }
-    shoal_text_encoder_close(encoder);
+    shoal_text_encoder_destroy(encoder);
     shoal_context_destroy(context);
     return kept;
 }

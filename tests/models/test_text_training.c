@@ -1,6 +1,6 @@
-/* BERT and RoBERTa folders as models that are trained: logits, loss and every gradient
-   are those of transformers with PyTorch's autograd (tests/models/text/
-   record_training.py); folders come back as they were; and what is refused. */
+/* BERT and RoBERTa folders as trainable models: logits, loss and every gradient equal
+   those of transformers with PyTorch's autograd (tests/models/text/
+   record_training.py); folders are restored unchanged; and errors. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -29,7 +29,9 @@ static int close_context(void **state) {
 static shoal_model *open_model(const char *name, int64_t outputs, int32_t pooling,
                                const char *attention) {
     shoal_model *model;
-    shoal_model_config config = {.outputs = outputs, .pooling = pooling};
+    shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                 .outputs = outputs,
+                                 .pooling = pooling};
     assert_int_equal(shoal_attention_parse(context, attention, &config.attention),
                      SHOAL_OK);
     assert_int_equal(shoal_text_model_config(context, recorded_text(name), &config),
@@ -44,12 +46,12 @@ static shoal_model *open_model(const char *name, int64_t outputs, int32_t poolin
 
 static int64_t count_of(const shoal_parameter *one) {
     int64_t count = 1;
-    for (int r = 0; r < one->rank; r++)
+    for (int r = 0; r < one->dimensions; r++)
         count *= one->shape[r];
     return count;
 }
 
-/* The name's tensor in memory of its own. */
+/* A copy of the tensor with this name. */
 static void *copy_of(const safetensors *file, const char *name) {
     const file_tensor *t = sh_safetensors_find(file, name);
     if (!t)
@@ -59,7 +61,7 @@ static void *copy_of(const safetensors *file, const char *name) {
     return copy;
 }
 
-/* The head's weights out of the record. */
+/* Copies the head's weights from the record. */
 static void take_head(const safetensors *file, shoal_model *model) {
     shoal_parameter one;
     for (int i = 0; shoal_model_parameter(model, i, &one); i++) {
@@ -128,7 +130,7 @@ static safetensors *save_and_open(const char *name, const char *folder,
     return file;
 }
 
-/* The gradients go through a file, under transformers' names. */
+/* The gradients are written to a file, with the names of transformers. */
 static void compare_gradients(const char *name, const safetensors *record,
                               shoal_model *model) {
     const char *folder = make_folder();
@@ -164,14 +166,16 @@ static void check_record(const char *name, const char *which, const char *attent
     snprintf(path, sizeof path, "%s/%s.safetensors", recorded_text(name), which);
     assert_int_equal(sh_safetensors_open(context, path, &record), SHOAL_OK);
     shoal_model *model = open_model(name, spans ? 2 : 3,
-                                    spans ? SHOAL_EVERY_ROW : SHOAL_FIRST_ROW, attention);
+                                    spans ? SHOAL_POOLING_NONE : SHOAL_POOLING_FIRST,
+                                    attention);
     take_head(record, model);
     int32_t *ids = copy_of(record, "ids"), *types = copy_of(record, "types");
     int32_t *targets = copy_of(record, "targets");
     int64_t *offsets = copy_of(record, "offsets");
     float *wanted = copy_of(record, "logits");
     double *wanted_loss = copy_of(record, "loss");
-    const shoal_model_inputs inputs = {.batch = 3,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = 3,
                                        .offsets = offsets,
                                        .tokens = ids,
                                        .types = types};
@@ -199,7 +203,7 @@ static void gradients_are_those_of_autograd(void **state) {
     check_record("bert", "spans", "full");
 }
 
-/* With as many top keys as there are, a clustered kind is the full attention. */
+/* With as many exact keys as there are keys, a clustered kind equals full attention. */
 static void other_kinds(void **state) {
     check_record("roberta", "classes", "i-clustered-4:topk=512");
     check_record("bert", "spans", "i-clustered-4:topk=512");
@@ -207,13 +211,13 @@ static void other_kinds(void **state) {
 
 /* ---- Folders ---------------------------------------------------------------------- */
 
-/* What was saved and loaded again is the same, head and output too. */
+/* A folder that is saved and loaded again is the same, including head and output. */
 static void folders_come_back(void **state) {
     static const char *const names[] = {"bert", "roberta"};
     for (int64_t n = 0; n < COUNT_OF(names); n++) {
         const char *folder = make_folder();
-        shoal_model *first = open_model(names[n], 2, SHOAL_FIRST_ROW, "full");
-        shoal_model *second = open_model(names[n], 2, SHOAL_FIRST_ROW, "full");
+        shoal_model *first = open_model(names[n], 2, SHOAL_POOLING_FIRST, "full");
+        shoal_model *second = open_model(names[n], 2, SHOAL_POOLING_FIRST, "full");
         float *a, *b;
         const int64_t size = shoal_model_vectors(first, &a, NULL);
         shoal_model_vectors(second, &b, NULL);
@@ -230,11 +234,11 @@ static void folders_come_back(void **state) {
     }
 }
 
-/* Another number of classes: the output stays as it began. */
+/* Another number of classes: the output keeps its initial weights. */
 static void other_outputs(void **state) {
     const char *folder = make_folder();
-    shoal_model *two = open_model("roberta", 2, SHOAL_FIRST_ROW, "full");
-    shoal_model *three = open_model("roberta", 3, SHOAL_FIRST_ROW, "full");
+    shoal_model *two = open_model("roberta", 2, SHOAL_POOLING_FIRST, "full");
+    shoal_model *three = open_model("roberta", 3, SHOAL_POOLING_FIRST, "full");
     sh_safetensors_close(save_and_open("roberta", folder, two));
     assert_int_equal(shoal_text_model_load(context, folder, three), SHOAL_OK);
     shoal_model_destroy(two);
@@ -245,9 +249,14 @@ static void other_outputs(void **state) {
 static void wrong_calls(void **state) {
     const int64_t offsets[] = {0, 3, 3};
     const int32_t tokens[] = {1, 2, 3}, types[] = {0, 1, 2};
-    shoal_model_config config = {.outputs = 2, .pooling = SHOAL_FIRST_ROW};
-    shoal_model *model = open_model("bert", 2, SHOAL_FIRST_ROW, "full"), *other;
-    shoal_model_inputs inputs = {.batch = 2, .offsets = offsets, .tokens = tokens};
+    shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                 .outputs = 2,
+                                 .pooling = SHOAL_POOLING_FIRST};
+    shoal_model *model = open_model("bert", 2, SHOAL_POOLING_FIRST, "full"), *other;
+    shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                 .batch = 2,
+                                 .offsets = offsets,
+                                 .tokens = tokens};
     float *out;
     assert_int_equal(shoal_model_forward(model, &inputs, &out), SHOAL_INVALID);
     assert_non_null(strstr(shoal_context_message(context), "sequence 1 is empty"));
@@ -280,9 +289,9 @@ static void model_files(void **state) {
     const char *folder = make_folder();
     char path[600];
     snprintf(path, sizeof path, "%s/m.safetensors", folder);
-    shoal_model *model = open_model("bert", 2, SHOAL_FIRST_ROW, "full"), *read;
+    shoal_model *model = open_model("bert", 2, SHOAL_POOLING_FIRST, "full"), *read;
     assert_int_equal(shoal_model_save(model, path), SHOAL_OK);
-    assert_int_equal(shoal_model_load(context, path, 1, 64, 0, &read), SHOAL_OK);
+    assert_int_equal(shoal_model_open(context, path, 1, 64, 0, &read), SHOAL_OK);
     const shoal_model_config *a = shoal_model_settings(model);
     const shoal_model_config *b = shoal_model_settings(read);
     assert_true(a->form == b->form && a->types == b->types && a->epsilon == b->epsilon);

@@ -1,5 +1,5 @@
 /* Tokenizers: recorded cases of the package `tokenizers` (tests/models/text/record.py),
-   spans, limits, and every way of a file being wrong. */
+   spans, limits, and invalid files. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,10 +53,11 @@ static void expect_list(const json_t *expected, const int32_t *got, int64_t coun
 
 static void check_case(shoal_tokenizer *tokenizer, const json_t *one) {
     const char *text = json_string_value(json_object_get(one, "text"));
-    shoal_text given = {.text = text,
-                        .size = -1,
+    shoal_text given = {.size = sizeof(shoal_text),
+                        .text = text,
+                        .bytes = SHOAL_TERMINATED,
                         .pair = json_string_value(json_object_get(one, "pair")),
-                        .pair_size = -1,
+                        .pair_bytes = SHOAL_TERMINATED,
                         .most = json_integer_value(json_object_get(one, "most")),
                         .cut = cut_named(json_string_value(json_object_get(one, "cut")))};
     shoal_tokens tokens;
@@ -65,7 +66,7 @@ static void check_case(shoal_tokenizer *tokenizer, const json_t *one) {
     expect_list(json_object_get(one, "types"), tokens.types, tokens.count, text);
 }
 
-/* Cases of `folder`, by the tokenizer of `files`. */
+/* Cases of `folder`, with the tokenizer of `files`. */
 static void check_cases(const char *folder, const char *files) {
     char path[512];
     size_t index;
@@ -82,7 +83,7 @@ static void check_cases(const char *folder, const char *files) {
         }
     }
     assert_true(checked > 60);
-    shoal_tokenizer_close(tokenizer);
+    shoal_tokenizer_destroy(tokenizer);
     json_decref(root);
 }
 
@@ -114,7 +115,10 @@ static void recorded_unigram_bytes(void **state) {
 
 static shoal_status encode(shoal_tokenizer *tokenizer, const char *text, int64_t most,
                            shoal_tokens *tokens) {
-    shoal_text given = {.text = text, .size = -1, .most = most};
+    shoal_text given = {.size = sizeof(shoal_text),
+                        .text = text,
+                        .bytes = SHOAL_TERMINATED,
+                        .most = most};
     return shoal_tokenizer_encode(tokenizer, &given, tokens);
 }
 
@@ -136,7 +140,7 @@ static void spans_of(const char *name) {
     assert_int_equal(last, strlen(text));
     assert_int_equal(tokens.texts[0], -1);
     assert_int_equal(tokens.spans[1], 0);
-    shoal_tokenizer_close(tokenizer);
+    shoal_tokenizer_destroy(tokenizer);
 }
 
 static void spans_cover_the_text(void **state) {
@@ -156,11 +160,11 @@ static void limits(void **state) {
     assert_int_equal(cut.count, 4);
     assert_int_equal(cut.left_out, 3);
     assert_int_equal(encode(tokenizer, "a b c d e", 1, &cut), SHOAL_INVALID);
-    shoal_text bare = {.text = "a b", .size = 1, .bare = 1};
+    shoal_text bare = {.size = sizeof(shoal_text), .text = "a b", .bytes = 1, .bare = 1};
     assert_int_equal(shoal_tokenizer_encode(tokenizer, &bare, &cut), SHOAL_OK);
     assert_int_equal(cut.count, 1);
     assert_true(shoal_tokenizer_size(tokenizer) > 100);
-    shoal_tokenizer_close(tokenizer);
+    shoal_tokenizer_destroy(tokenizer);
 }
 
 static void bad_texts(void **state) {
@@ -171,14 +175,13 @@ static void bad_texts(void **state) {
     assert_int_equal(encode(tokenizer, "a\xed\xa0\x80", 0, &tokens), SHOAL_INVALID);
     assert_int_equal(encode(tokenizer, "\xc3", 0, &tokens), SHOAL_INVALID);
     assert_int_equal(encode(tokenizer, NULL, 0, &tokens), SHOAL_INVALID);
-    shoal_text large = {.text = "a", .size = (1 << 24) + 1};
+    shoal_text large = {.size = sizeof(shoal_text), .text = "a", .bytes = (1 << 24) + 1};
     assert_int_equal(shoal_tokenizer_encode(tokenizer, &large, &tokens), SHOAL_INVALID);
     assert_int_equal(shoal_tokenizer_encode(NULL, &large, &tokens), SHOAL_INVALID);
-    shoal_tokenizer_close(tokenizer);
+    shoal_tokenizer_destroy(tokenizer);
 }
 
-/* A word of a million letters is merged in time that grows with it, not with its
-   square. */
+/* Merging a word of a million letters takes linear, not quadratic, time. */
 static void long_words(void **state) {
     enum { LENGTH = 1 << 20 };
     char *text = test_memory(LENGTH + 1, 1);
@@ -189,7 +192,7 @@ static void long_words(void **state) {
     assert_int_equal(encode(tokenizer, text, 0, &tokens), SHOAL_OK);
     assert_true(tokens.count > 2 && tokens.count < LENGTH);
     assert_int_equal(tokens.spans[2 * (tokens.count - 2) + 1], LENGTH);
-    shoal_tokenizer_close(tokenizer);
+    shoal_tokenizer_destroy(tokenizer);
     free(text);
 }
 
@@ -214,11 +217,11 @@ static void contractions(void **state) {
             fail_msg("%s: %s", file, shoal_context_message(context));
         assert_int_equal(encode(made, text, 0, &tokens), SHOAL_OK);
         assert_int_equal(tokens.ids[0], strcmp(e, "z") == 0 ? 0 : 2);
-        shoal_tokenizer_close(made);
+        shoal_tokenizer_destroy(made);
     }
 }
 
-/* ---- Files that are wrong --------------------------------------------------------- */
+/* ---- Invalid files ---------------------------------------------------------------- */
 
 #define PAIRS(vocab, merges, more)                                                       \
     "{\"model\":{\"type\":\"BPE\",\"vocab\":{" vocab "},\"merges\":[" merges "]" more    \
@@ -230,11 +233,11 @@ static void contractions(void **state) {
 #define UNK "\"[UNK]\":0,\"a\":1"
 
 static const struct {
-    const char *text, *reason; /* NULL: it is right */
+    const char *text, *reason; /* reason is NULL if the file is valid */
 } files[] = {
     {PAIRS(AB, "\"a b\"", ""), NULL},
     {PAIRS(AB, "[\"a\",\"b\"]", ""), NULL},
-    {PAIRS(AB, "\"a b\",\"a b\"", ""), "there twice"},
+    {PAIRS(AB, "\"a b\",\"a b\"", ""), "is a duplicate"},
     {PAIRS(AB, "\"a  b\"", ""), "two words"},
     {PAIRS(AB, "\" a\"", ""), "two words"},
     {PAIRS(AB, "\"ab\"", ""), "two words"},
@@ -242,9 +245,9 @@ static const struct {
     {PAIRS(AB, "\"b a\"", ""), "'ba'"},
     {PAIRS(AB, "7", ""), "two words"},
     {PAIRS("", "", ""), "vocab"},
-    {PAIRS("\"a\":-1", "", ""), "whole number"},
-    {PAIRS("\"a\":4294967296", "", ""), "whole number"},
-    {PAIRS("\"a\":1.5", "", ""), "whole number"},
+    {PAIRS("\"a\":-1", "", ""), "integer id"},
+    {PAIRS("\"a\":4294967296", "", ""), "integer id"},
+    {PAIRS("\"a\":1.5", "", ""), "integer id"},
     {PAIRS("\"a\":1,\"a\":2", "", ""), "JSON"},
     {PAIRS(AB, "", ",\"byte_fallback\":true"), "byte_fallback"},
     {PAIRS(AB, "", ",\"ignore_merges\":true"), "ignore_merges"},
@@ -261,7 +264,7 @@ static const struct {
     {PIECES(UNK, "", ",\"added_tokens\":[{\"id\":5,\"content\":\"a\"}]"), "another id"},
     {PIECES(UNK, "", ",\"added_tokens\":[{\"id\":5,\"content\":\"\"}]"), "empty"},
     {PIECES(UNK, "", ",\"added_tokens\":[{\"content\":\"z\"}]"), "added_tokens"},
-    {PIECES(UNK, "", ",\"added_tokens\":\"x\""), "a list should be 'added_tokens'"},
+    {PIECES(UNK, "", ",\"added_tokens\":\"x\""), "a list is required for 'added_tokens'"},
     {PIECES(UNK, "", ",\"added_tokens\":null"), NULL},
     {PIECES(UNK, "",
             ",\"added_tokens\":[{\"id\":5,\"content\":\"z\",\"single_word\":true}]"),
@@ -286,7 +289,7 @@ static void wrong_files(void **state) {
         if (status != (files[i].reason ? SHOAL_BAD_FILE : SHOAL_OK) ||
             (files[i].reason && !strstr(message, files[i].reason)))
             fail_msg("%s\nstatus %d: %s", files[i].text, (int)status, message);
-        shoal_tokenizer_close(made);
+        shoal_tokenizer_destroy(made);
     }
 }
 
@@ -297,7 +300,7 @@ static void expect_words(const char *bytes, size_t size, const char *reason) {
     assert_int_equal(status, reason ? SHOAL_BAD_FILE : SHOAL_OK);
     if (reason && !strstr(shoal_context_message(context), reason))
         fail_msg("%s: not '%s'", shoal_context_message(context), reason);
-    shoal_tokenizer_close(made);
+    shoal_tokenizer_destroy(made);
 }
 
 #define USUAL "[CLS]\n[SEP]\n[UNK]\n"
@@ -305,13 +308,13 @@ static void expect_words(const char *bytes, size_t size, const char *reason) {
 static void wrong_lists_of_words(void **state) {
     enum { HUGE_LINE = 100000 };
     expect_words(USUAL "a\nb", sizeof(USUAL "a\nb") - 1, NULL);
-    expect_words("", 0, "a word in each line");
+    expect_words("", 0, "one word per line");
     expect_words("a\nb\n", 4, "[CLS]");
     expect_words(USUAL "a\na\n", sizeof(USUAL "a\na\n") - 1, "line 5");
     expect_words(USUAL "\xff\n", sizeof(USUAL "\xff\n") - 1, "line 4 is not UTF-8");
     char *line = test_memory(HUGE_LINE, 1);
     memset(line, 'a', HUGE_LINE);
-    expect_words(line, HUGE_LINE, "more than any token");
+    expect_words(line, HUGE_LINE, "more than the maximum for a token");
     free(line);
 }
 
@@ -321,8 +324,8 @@ static void wrong_merges(void **state) {
     } rows[] = {
         {"#version: 0.2\na b\n", NULL},
         {"a b\r\n\n", NULL},
-        {"a b\na b\n", "there twice"},
-        {"a  b\n", "merge 1 makes"},
+        {"a b\na b\n", "is a duplicate"},
+        {"a  b\n", "merge 1 gives"},
         {"ab\n", "two words"},
         {"a \n", "two words"},
         {"a \xc3\n", "line 1 is not UTF-8"},
@@ -339,7 +342,7 @@ static void wrong_merges(void **state) {
         if (status != (rows[i].reason ? SHOAL_BAD_FILE : SHOAL_OK) ||
             (rows[i].reason && !strstr(message, rows[i].reason)))
             fail_msg("%s\nstatus %d: %s", rows[i].merges, (int)status, message);
-        shoal_tokenizer_close(made);
+        shoal_tokenizer_destroy(made);
     }
 }
 
@@ -351,7 +354,7 @@ static void wrong_folders(void **state) {
     assert_null(made);
     assert_int_equal(shoal_tokenizer_open(context, NULL, &made), SHOAL_INVALID);
     assert_int_equal(shoal_tokenizer_open(NULL, folder, &made), SHOAL_INVALID);
-    shoal_tokenizer_close(NULL);
+    shoal_tokenizer_destroy(NULL);
     remove_folder(folder);
 }
 

@@ -1,6 +1,6 @@
-/* The parts of a training: the loss against its exact formula, optimizers against the
-   published ones in double precision, clipping, averages, the learning rate's schedule,
-   random numbers, the arena of parameters. */
+/* Parts of training: the loss compared with its exact formula, optimizers with the
+   published ones in double precision, clipping, averages, the schedule of the learning
+   rate, random numbers, the arena of parameters. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,8 @@ typedef struct {
     double *exact, *exact_slopes;
 } entropy_case;
 
-/* Normal numbers; one row in five is ignored, and some targets are by far the largest. */
+/* Normal numbers; one row in five is ignored, and some targets are by far the
+   largest. */
 static entropy_case entropy_create(int64_t rows, int64_t classes) {
     const int64_t count = rows * classes;
     entropy_case c = {rows,
@@ -72,7 +73,7 @@ static void check_entropy(shoal_context *context, int64_t rows, int64_t classes)
     assert_int_equal(loss.counted, counted);
     assert_int_equal(loss.correct, correct);
     assert_true(fabs(loss.mean - exact) <= 2e-6);
-    /* In place, and without a gradient, the same. */
+    /* The same in place, and without a gradient. */
     shoal_loss again;
     assert_int_equal(shoal_cross_entropy(context, rows, classes, c.logits, c.targets,
                                          NULL, &again),
@@ -90,13 +91,13 @@ static void cross_entropy_is_right(void **state) {
     for (int i = 0; test_isa(i); i++) {
         shoal_context *context = test_context(test_isa(i), 1 + i % 3);
         check_entropy(context, 70, 300);
-        check_entropy(context, 9001, 3); /* more than are summed at a time */
+        check_entropy(context, 9001, 3); /* more than one block of the sum */
         check_entropy(context, 1, 1);
         shoal_context_destroy(context);
     }
 }
 
-/* The gradient is that of central differences of the loss itself. */
+/* The gradient equals central differences of the loss. */
 static void cross_entropy_has_its_slope(void **state) {
     shoal_context *context = test_context(NULL, 2);
     entropy_case c = entropy_create(7, 5);
@@ -132,7 +133,7 @@ static void cross_entropy_has_corners(void **state) {
                      SHOAL_OK);
     assert_true(loss.mean == 0 && loss.counted == 0);
     targets[1] = 1;
-    logits[5] = NAN; /* does not go unnoticed */
+    logits[5] = NAN; /* must be detected */
     assert_int_equal(shoal_cross_entropy(context, 2, 3, logits, targets, NULL, &loss),
                      SHOAL_OK);
     assert_true(isnan(loss.mean) != 0);
@@ -161,7 +162,7 @@ static void cross_entropy_has_corners(void **state) {
 
 /* ---- Gradient and optimizer ------------------------------------------------------ */
 
-/* A model of some 50,000 parameters: more than one piece of every pass over them. */
+/* A model of about 50,000 parameters: several blocks of every pass over them. */
 typedef struct {
     shoal_context *context;
     shoal_model *model;
@@ -170,7 +171,8 @@ typedef struct {
 } vectors;
 
 static vectors vectors_create(int threads) {
-    const shoal_model_config config = {.max_length = 8,
+    const shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                       .max_length = 8,
                                        .layers = 1,
                                        .heads = 4,
                                        .head_dim = 16,
@@ -199,14 +201,16 @@ static void step_by_hand(const shoal_optimizer_config *s, double rate, double t,
                          double *m, double *v, double *p) {
     const double b1 = (double)s->beta1, b2 = (double)s->beta2;
     const double decay = (double)s->weight_decay;
-    const bool l2 = s->kind == SHOAL_RADAM_L2 || s->kind == SHOAL_ADAM_L2;
+    const bool l2 = s->kind == SHOAL_OPTIMIZER_KIND_RADAM_L2 ||
+                    s->kind == SHOAL_OPTIMIZER_KIND_ADAM_L2;
     if (l2)
         g += decay * *p;
     *m = b1 * *m + (1 - b1) * g;
     *v = b2 * *v + (1 - b2) * g * g;
     double mean = *m / (1 - pow(b1, t));
     double change = mean / (sqrt(*v / (1 - pow(b2, t))) + (double)s->epsilon);
-    if (s->kind == SHOAL_RADAM || s->kind == SHOAL_RADAM_L2) {
+    if (s->kind == SHOAL_OPTIMIZER_KIND_RADAM ||
+        s->kind == SHOAL_OPTIMIZER_KIND_RADAM_L2) {
         double most = 2 / (1 - b2) - 1;
         double rho = most - 2 * t * pow(b2, t) / (1 - pow(b2, t));
         double r = sqrt((rho - 4) * (rho - 2) * most / ((most - 4) * (most - 2) * rho));
@@ -244,14 +248,15 @@ static void check_optimizer(const shoal_optimizer_config *config) {
 }
 
 static void optimizers_do_what_was_published(void **state) {
-    for (int32_t kind = SHOAL_RADAM; kind <= SHOAL_ADAM_L2; kind++) {
-        shoal_optimizer_config config = shoal_optimizer_defaults();
+    for (int32_t kind = SHOAL_OPTIMIZER_KIND_RADAM; kind <= SHOAL_OPTIMIZER_KIND_ADAM_L2;
+         kind++) {
+        shoal_optimizer_config config = shoal_optimizer_config_defaults();
         config.kind = kind;
         check_optimizer(&config);
         config.weight_decay = 0.1f;
         config.rectify_above = 5;
         check_optimizer(&config);
-        config.beta1 = 0; /* no memory of the mean: not 0.9 */
+        config.beta1 = 0; /* no mean: not the default 0.9 */
         config.beta2 = 0.9f;
         config.epsilon = 0.01f;
         check_optimizer(&config);
@@ -260,7 +265,7 @@ static void optimizers_do_what_was_published(void **state) {
 
 static void no_config_is_the_default(void **state) {
     vectors on[2] = {vectors_create(1), vectors_create(3)};
-    const shoal_optimizer_config config = shoal_optimizer_defaults();
+    const shoal_optimizer_config config = shoal_optimizer_config_defaults();
     for (int i = 0; i < 2; i++) {
         shoal_optimizer *optimizer;
         assert_int_equal(shoal_optimizer_create(on[i].model, i ? &config : NULL,
@@ -284,7 +289,7 @@ static void wrong_optimizers_are_refused(void **state) {
     shoal_optimizer *optimizer;
     shoal_model *view;
     for (int field = 0; field < 9; field++) {
-        shoal_optimizer_config config = shoal_optimizer_defaults();
+        shoal_optimizer_config config = shoal_optimizer_config_defaults();
         switch (field) {
         case 0: config.kind = 4; break;
         case 1: config.kind = -1; break;
@@ -302,7 +307,7 @@ static void wrong_optimizers_are_refused(void **state) {
     }
     assert_int_equal(shoal_optimizer_create(NULL, NULL, &optimizer), SHOAL_INVALID);
     assert_int_equal(shoal_optimizer_create(on.model, NULL, NULL), SHOAL_INVALID);
-    assert_int_equal(shoal_model_view(on.model, NULL, 1, 8, &view), SHOAL_OK);
+    assert_int_equal(shoal_model_create_view(on.model, NULL, 1, 8, &view), SHOAL_OK);
     assert_int_equal(shoal_optimizer_create(view, NULL, &optimizer), SHOAL_INVALID);
     assert_int_equal(shoal_gradients_clip(view, 1, NULL), SHOAL_INVALID);
     shoal_model_destroy(view);
@@ -330,7 +335,7 @@ static void clipping_scales_to_the_limit(void **state) {
     double norm;
     fill_gradients(&on, 1);
     const double whole = norm_of(&on);
-    const double limits[] = {0, 1e9, 10}; /* no limit, a far one, one that is reached */
+    const double limits[] = {0, 1e9, 10}; /* no limit, a large one, one that is reached */
     for (int64_t i = 0; i < COUNT_OF(limits); i++) {
         assert_int_equal(shoal_gradients_clip(on.model, limits[i], &norm), SHOAL_OK);
         assert_true(fabs(norm - whole) < 1e-9 * whole);
@@ -350,10 +355,10 @@ static void clipping_scales_to_the_limit(void **state) {
     vectors_destroy(&on);
 }
 
-/* An average of 0.9 of the weights 1, 2, 4 and 8, whatever moved them. */
+/* An average with decay 0.9 of the weights 1, 2, 4 and 8. */
 static void averages_follow_the_weights(void **state) {
     vectors on = vectors_create(2);
-    shoal_optimizer_config config = shoal_optimizer_defaults();
+    shoal_optimizer_config config = shoal_optimizer_config_defaults();
     shoal_optimizer *optimizer;
     config.average = 0.9f;
     assert_int_equal(shoal_optimizer_create(on.model, &config, &optimizer), SHOAL_OK);
@@ -366,7 +371,7 @@ static void averages_follow_the_weights(void **state) {
     }
     const double wanted = ((1 * 0.9 + 2 * 0.1) * 0.9 + 4 * 0.1) * 0.9 + 8 * 0.1;
     const float same = on.values[6];
-    for (int again = 0; again < 2; again++) { /* saying it twice changes nothing */
+    for (int again = 0; again < 2; again++) { /* a repeated call changes nothing */
         assert_int_equal(shoal_optimizer_use_average(optimizer, 1), SHOAL_OK);
         assert_true(fabs((double)on.values[5] - wanted) < 1e-6);
         assert_true(on.values[6] == same);
@@ -385,7 +390,7 @@ static void averages_follow_the_weights(void **state) {
 
 static void the_rate_warms_up_and_drops(void **state) {
     shoal_schedule plan = shoal_schedule_start(0.1);
-    assert_true(shoal_schedule_rate(&plan, 1) == 0.1); /* a constant */
+    assert_true(shoal_schedule_rate(&plan, 1) == 0.1); /* constant */
     assert_false(shoal_schedule_observe(&plan, 1) || shoal_schedule_observe(&plan, 2));
     plan = shoal_schedule_start(0.1);
     plan.warmup = 10;
@@ -397,13 +402,13 @@ static void the_rate_warms_up_and_drops(void **state) {
     assert_true(shoal_schedule_rate(&plan, 10) == 0.1);
     assert_true(shoal_schedule_rate(&plan, 1000) == 0.1);
     assert_false(shoal_schedule_observe(&plan, 2.0));
-    assert_false(shoal_schedule_observe(&plan, 1.999)); /* not enough: forgiven once */
-    assert_true(shoal_schedule_observe(&plan, NAN));    /* and not twice */
+    assert_false(shoal_schedule_observe(&plan, 1.999)); /* too little: tolerated once */
+    assert_true(shoal_schedule_observe(&plan, NAN));    /* but not twice */
     assert_true(fabs(shoal_schedule_rate(&plan, 1000) - 0.05) < 1e-12);
     assert_false(shoal_schedule_observe(&plan, 1.0));
     assert_true(plan.best == 1.0);
     assert_false(shoal_schedule_observe(&plan, 1.0));
-    assert_true(shoal_schedule_observe(&plan, 1.0)); /* to the minimum */
+    assert_true(shoal_schedule_observe(&plan, 1.0)); /* down to the minimum */
     assert_true(fabs(shoal_schedule_rate(&plan, 1000) - 0.03) < 1e-12);
     assert_false(shoal_schedule_observe(&plan, 1.0));
     assert_false(shoal_schedule_observe(&plan, 1.0));
@@ -460,7 +465,7 @@ static void the_arena_lists_what_it_holds(void **state) {
     assert_int_equal(arena->count, 3);
     const parameter *second = sh_parameters_find(arena, "second.2");
     assert_non_null(second);
-    assert_int_equal(second->offset, FIRST); /* joined: no gap */
+    assert_int_equal(second->offset, FIRST); /* contiguous */
     assert_int_equal(second->count, SECOND * 3);
     const parameter *third = sh_parameters_find(arena, "third");
     assert_int_equal(third->offset % 16, 0);

@@ -1,6 +1,6 @@
-/* Unigram: small vocabularies whose ids the package `tokenizers` gave, every way of such
-   a file being wrong, SentencePiece's table of characters built by hand and then damaged,
-   and a vocabulary as large as XLM-R's. */
+/* Unigram: small vocabularies with ids from the package `tokenizers`, invalid files,
+   SentencePiece's character table built here and then damaged, and a vocabulary as
+   large as XLM-R's. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,7 +25,7 @@ static int close_context(void **state) {
     return 0;
 }
 
-/* The file parses, or is refused for the reason. */
+/* The file is parsed, or rejected with the reason. */
 static shoal_tokenizer *parse(const char *file, const char *reason) {
     shoal_tokenizer *made;
     shoal_status status = sh_tokenizer_parse(context, "input", file, strlen(file), &made);
@@ -40,7 +40,9 @@ static void expect_ids(shoal_tokenizer *tokenizer, const char *text, const char 
     shoal_tokens tokens;
     char got[200] = "";
     assert_int_equal(shoal_tokenizer_encode(tokenizer,
-                                            &(shoal_text){.text = text, .size = -1},
+                                            &(shoal_text){.size = sizeof(shoal_text),
+                                                          .text = text,
+                                                          .bytes = SHOAL_TERMINATED},
                                             &tokens),
                      SHOAL_OK);
     for (int64_t i = 0; i < tokens.count; i++)
@@ -82,20 +84,20 @@ static const struct {
     const char *file, *text, *ids;
 } rows[] = {
     {PLAIN, "", ""},
-    {PLAIN, "aa", "5"}, /* as good as two of 'a', and longer */
+    {PLAIN, "aa", "5"}, /* as good as two 'a', and longer */
     {PLAIN, "aaa", "3 5"},
     {PLAIN, "abab", "6 6"},
     {PLAIN, "a b", "3 13 4"},
     {PLAIN, "xyz", "0"}, /* unknown letters are one token */
     {PLAIN, "axyb", "3 0 4"},
-    {PLAIN, "zz", "15"}, /* which are a piece together */
+    {PLAIN, "zz", "15"}, /* a piece together */
     {PLAIN, "z", "0"},
     {PLAIN, "a<unk>xb", "3 0 4"},
     {PLAIN,
      "\xc3\xa9"
      "a",
      "14 3"},
-    /* Equal but for the last bit of how the scores are read. */
+    /* Equal except for the last bit of the converted scores. */
     {FILE_OF("[\"<unk>\",0],[\"x\",-5.781911945146279],[\"e\",-7.9824779469873945],"
              "[\"ee\",-5.8914249315382845]",
              "", ""),
@@ -106,7 +108,7 @@ static const struct {
      "xeee", "1 3 2"},
     {FILE_OF("[\"<unk>\",0],[\"x\",-1e-320],[\"y\",-2.5e-310],[\"z\",1e300]", "", ""),
      "xyz", "1 2 3"},
-    /* What is unknown scores 10 less than the least piece: 5 - 30 and 16 - 30. */
+    /* The unknown score is 10 less than the smallest: 5 - 30 and 16 - 30. */
     {FILE_OF("[\"<unk>\",0],[\"a\",5],[\"ab\",-20]", "", ""), "ab", "2"},
     {FILE_OF("[\"<unk>\",0],[\"a\",16],[\"ab\",-20]", "", ""), "ab", "1 0"},
     {PRE(META("")), "a", "2"},
@@ -156,7 +158,7 @@ static void small_vocabularies(void **state) {
     for (int64_t i = 0; i < COUNT_OF(rows); i++) {
         shoal_tokenizer *made = parse(rows[i].file, NULL);
         expect_ids(made, rows[i].text, rows[i].ids);
-        shoal_tokenizer_close(made);
+        shoal_tokenizer_destroy(made);
     }
 }
 
@@ -168,7 +170,7 @@ static const struct {
 } wrong[] = {
     {"{\"model\":{\"type\":\"Unigram\"}}", "pieces and their scores"},
     {FILE_OF("", "", ""), "pieces and their scores"},
-    {FILE_OF("[\"a\",0],[\"a\",1]", "", ""), "twice"},
+    {FILE_OF("[\"a\",0],[\"a\",1]", "", ""), "duplicate piece"},
     {FILE_OF("[\"a\",\"0\"]", "", ""), "entry 0"},
     {FILE_OF("[\"a\",0],[\"b\",NaN]", "", ""), "JSON"},
     {FILE_OF("[\"a\",0],[\"b\",1e999]", "", ""), "JSON"},
@@ -207,7 +209,7 @@ static const struct {
 static void wrong_files(void **state) {
     for (int64_t i = 0; i < COUNT_OF(wrong); i++)
         assert_null(parse(wrong[i].file, wrong[i].reason));
-    shoal_tokenizer_close(parse(NORMAL(STEPS(MANY)), NULL));
+    shoal_tokenizer_destroy(parse(NORMAL(STEPS(MANY)), NULL));
 }
 
 /* A file whose steps make a text longer and longer. */
@@ -219,15 +221,18 @@ static void endless_text(void **state) {
                   STEPS(TWICE(TWICE(TWICE(REPLACE("String", "a", "aaaaaaaaaaaaaaaa")))))),
               NULL);
     memset(text, 'a', sizeof text - 1);
-    assert_int_equal(shoal_tokenizer_encode(made, &(shoal_text){.text = text, .size = -1},
+    assert_int_equal(shoal_tokenizer_encode(made,
+                                            &(shoal_text){.size = sizeof(shoal_text),
+                                                          .text = text,
+                                                          .bytes = SHOAL_TERMINATED},
                                             &tokens),
                      SHOAL_BAD_FILE);
     assert_non_null(strstr(shoal_context_message(context), "64 times as long"));
     expect_ids(made, "b", "4");
-    shoal_tokenizer_close(made);
+    shoal_tokenizer_destroy(made);
 }
 
-/* One byte more than a piece may have. */
+/* One byte more than the maximum of a piece. */
 static void long_pieces(void **state) {
     enum { LENGTH = 1025 };
     char *file = test_memory(LENGTH + 200, 1), piece[LENGTH + 1];
@@ -238,7 +243,7 @@ static void long_pieces(void **state) {
         shoal_tokenizer *made = parse(file, length == LENGTH ? "entry 1" : NULL);
         if (made)
             expect_ids(made, piece, "1");
-        shoal_tokenizer_close(made);
+        shoal_tokenizer_destroy(made);
     }
     free(file);
 }
@@ -335,10 +340,11 @@ static void table_of_characters(void **state) {
         expect_ids(made, "bab", "1 2");
         expect_ids(made, "b", "");
         expect_ids(made, "ee\xcc\x81", "4 3");
-        expect_ids(made, "a\xcc\x81x", "1 2 1"); /* the acute goes with it */
-        expect_ids(made, "a\xcc\x81\xcc\x82\xcc\x83", "1 2 0"); /* too long a cluster */
+        expect_ids(made, "a\xcc\x81x", "1 2 1"); /* the acute is dropped with it */
+        expect_ids(made, "a\xcc\x81\xcc\x82\xcc\x83", "1 2 0"); /* the cluster is too
+                                                                   long */
         expect_ids(made, "z\ne", "3 0 4");
-        shoal_tokenizer_close(made);
+        shoal_tokenizer_destroy(made);
     }
     free(t);
 }
@@ -356,7 +362,7 @@ static void damaged_units(void **state) {
         {0x1fe, 1u << 31 | 8, "points outside"},            /* beyond the texts */
         {0x1fe, 1u << 31 | 7, "points outside"},            /* inside a character */
         {0x1fe, UINT32_MAX, "points outside"},
-        {7, 1u << 29, "unit 7"}, /* one that is not met */
+        {7, 1u << 29, "unit 7"}, /* an unreachable one */
     };
     table *t = test_memory(1, sizeof *t);
     for (int64_t i = 0; i < COUNT_OF(damages); i++) {
@@ -365,13 +371,13 @@ static void damaged_units(void **state) {
         make_bytes(t);
         assert_null(parse_table(t, damages[i].reason));
     }
-    /* A way that comes back to where it was ends with the text. */
+    /* A cycle ends with the text. */
     make_units(t);
     t->units[UNIT_E] = unit_to(UNIT_E, BLOCK, 'e');
     make_bytes(t);
     shoal_tokenizer *made = parse_table(t, NULL);
     expect_ids(made, "eeee", "4 4 4 4");
-    shoal_tokenizer_close(made);
+    shoal_tokenizer_destroy(made);
     free(t);
 }
 
@@ -383,13 +389,13 @@ static void damaged_bytes(void **state) {
         make_bytes(t);
         for (int b = 0; b < 4; b++)
             t->bytes[b] = (unsigned char)(lies[i] >> 8 * b);
-        assert_null(parse_table(t, "which cannot be"));
+        assert_null(parse_table(t, "which does not match its array"));
     }
     for (size_t size = 0; size < 9; size++) {
         make_units(t);
         make_bytes(t);
         t->size = size;
-        assert_null(parse_table(t, "which cannot be"));
+        assert_null(parse_table(t, "which does not match its array"));
     }
     make_units(t);
     make_bytes(t);
@@ -410,7 +416,7 @@ static void damaged_bytes(void **state) {
 
 /* ---- Size ------------------------------------------------------------------------- */
 
-/* As many pieces as XLM-R has; each is found again. */
+/* As many pieces as XLM-R has; each is found. */
 static void large_vocabulary(void **state) {
     enum { COUNT = 250002, ENTRY = 40 };
     char *file = test_memory(COUNT + 10, ENTRY), *to = file;
@@ -427,11 +433,11 @@ static void large_vocabulary(void **state) {
         sprintf(id, "%d", i);
         expect_ids(made, text, id);
     }
-    shoal_tokenizer_close(made);
+    shoal_tokenizer_destroy(made);
     free(file);
 }
 
-/* A folder that has SentencePiece's own file alone. */
+/* A folder with only SentencePiece's own file. */
 static void unconverted_folder(void **state) {
     static const char *const names[] = {"sentencepiece.bpe.model", "spiece.model",
                                         "tokenizer.model"};

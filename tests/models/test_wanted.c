@@ -1,6 +1,6 @@
-/* Rows that are not wanted are not computed behind the last attention; loss, logits and
-   gradients are those of the whole, to rounding (a product's last rows may be summed by
-   another of the BLAS's kernels). */
+/* Rows that are not wanted are not computed after the last attention; loss, logits and
+   gradients are those of all rows, up to rounding (BLAS may sum the last rows of a
+   product with another kernel). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,7 +24,7 @@ static model_case small_case(const char *kind, bool post_norm) {
                         .lengths = {70, 0, 33, 60}};
 }
 
-/* One row in `every` keeps its target; returns how many. */
+/* One row in `every` keeps its target; returns their number. */
 static int64_t thin_out(model_setup *setup, int64_t every) {
     int64_t kept = 0;
     for (int64_t row = 0; row < setup->rows; row++) {
@@ -58,7 +58,8 @@ static void compare_steps(const char *kind, bool post_norm, int64_t every, int t
     assert_int_equal(setup_logit_rows(&setup), setup.rows);
     memcpy(whole, setup.arena->gradients, sizeof(float) * (size_t)size);
     setup_want(&setup, false);
-    for (int again = 0; again < 2; again++) { /* nothing is left over from the first */
+    for (int again = 0; again < 2; again++) { /* the second time must not depend on the
+                                                 first */
         const shoal_loss got = setup_step(context, &setup);
         assert_int_equal(setup_logit_rows(&setup), kept);
         assert_int_equal(got.counted, expected.counted);
@@ -66,7 +67,7 @@ static void compare_steps(const char *kind, bool post_norm, int64_t every, int t
         assert_true(fabs(got.mean - expected.mean) <= 1e-6 * expected.mean);
         assert_near(setup.arena->gradients, whole, size, 2e-6, kind);
     }
-    setup_want(&setup, true); /* and nothing when all are wanted again */
+    setup_want(&setup, true); /* and nothing remains when all are wanted again */
     setup_step(context, &setup);
     assert_memory_equal(setup.arena->gradients, whole, sizeof(float) * (size_t)size);
     free(whole);

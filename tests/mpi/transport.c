@@ -1,5 +1,5 @@
 /* Every function of a transport, with awkward sizes: run by mpirun with any number of
-   ranks. Each rank knows what all others send, so that each checks what it gets. */
+   ranks. Each rank knows what all others send and checks what it receives. */
 #include <shoal_mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static double real(int rank, int64_t i) {
 /* ---- Sums -------------------------------------------------------------------------- */
 
 static size_t size_of(shoal_sum_type type) {
-    return type == SHOAL_SUM_FLOAT || type == SHOAL_SUM_INT32 ? 4 : 8;
+    return type == SHOAL_SUM_TYPE_FLOAT || type == SHOAL_SUM_TYPE_INT32 ? 4 : 8;
 }
 
 static void put(shoal_sum_type type, void *values, int64_t i, int rank, int add) {
@@ -38,10 +38,10 @@ static void put(shoal_sum_type type, void *values, int64_t i, int rank, int add)
     uint32_t *n = values;
     uint64_t *m = values;
     switch (type) {
-    case SHOAL_SUM_FLOAT: f[i] = (add ? f[i] : 0) + (float)real(rank, i); break;
-    case SHOAL_SUM_DOUBLE: d[i] = (add ? d[i] : 0) + real(rank, i); break;
-    case SHOAL_SUM_INT32: n[i] = (add ? n[i] : 0) + (uint32_t)number(rank, i); break;
-    case SHOAL_SUM_INT64: m[i] = (add ? m[i] : 0) + number(rank, i); break;
+    case SHOAL_SUM_TYPE_FLOAT: f[i] = (add ? f[i] : 0) + (float)real(rank, i); break;
+    case SHOAL_SUM_TYPE_DOUBLE: d[i] = (add ? d[i] : 0) + real(rank, i); break;
+    case SHOAL_SUM_TYPE_INT32: n[i] = (add ? n[i] : 0) + (uint32_t)number(rank, i); break;
+    case SHOAL_SUM_TYPE_INT64: m[i] = (add ? m[i] : 0) + number(rank, i); break;
     }
 }
 
@@ -52,7 +52,7 @@ static void *own_values(shoal_sum_type type, int64_t count) {
     return values;
 }
 
-/* In the order of ranks, to the last bit. */
+/* In the order of ranks, bit for bit. */
 static int is_sum(shoal_sum_type type, int64_t count, const void *values) {
     void *wanted = malloc((size_t)count * size_of(type) + 1);
     for (int rank = 0; rank < ranks->ranks; rank++)
@@ -86,17 +86,18 @@ static void check_sums(shoal_sum_type type) {
     }
 }
 
-/* A long sum sends no more than 2 (P - 1) / P of itself. */
+/* A long sum sends at most 2 (P - 1) / P of its size. */
 static void check_traffic(void) {
     const int64_t count = 100003, before = ranks->sent, others = ranks->ranks - 1;
-    float *values = own_values(SHOAL_SUM_FLOAT, count);
-    expect(ranks->sum(ranks, SHOAL_SUM_FLOAT, count, values) == SHOAL_OK, "sum", count);
+    float *values = own_values(SHOAL_SUM_TYPE_FLOAT, count);
+    expect(ranks->sum(ranks, SHOAL_SUM_TYPE_FLOAT, count, values) == SHOAL_OK, "sum",
+           count);
     const int64_t most = 8 * others * (count / ranks->ranks + 1);
     expect(ranks->sent - before <= most, "traffic", ranks->sent - before);
     free(values);
 }
 
-/* ---- The others -------------------------------------------------------------------- */
+/* ---- Other functions -------------------------------------------------------------- */
 
 static void check_gather(int64_t bytes) {
     char *own = malloc((size_t)bytes + 1);
@@ -113,7 +114,7 @@ static void check_gather(int64_t bytes) {
     free(all);
 }
 
-/* Ranks have parts of different sizes, some none. */
+/* The parts of the ranks have different sizes, some 0. */
 static void check_parts(int64_t bytes) {
     int64_t *sizes = calloc((size_t)ranks->ranks, sizeof *sizes), sum = 0;
     for (int rank = 0; rank < ranks->ranks; rank++)
@@ -146,7 +147,7 @@ static void check_broadcast(int root, int64_t bytes) {
     free(values);
 }
 
-/* What rank `from` sends to rank `to`: nothing to some. */
+/* Bytes that rank `from` sends to rank `to`; 0 for some. */
 static int64_t between(int from, int to, int64_t bytes) {
     return (from + 2 * to) % 3 == 0 ? 0 : bytes + 5 * from + to;
 }
@@ -179,11 +180,11 @@ static void check_exchange(int64_t bytes) {
 }
 
 int main(void) {
-    if (shoal_mpi_open(NULL, &ranks) != SHOAL_OK) {
+    if (shoal_mpi_create(NULL, &ranks) != SHOAL_OK) {
         printf("not ok open: %s\n", ranks ? ranks->message : "out of memory");
         return 1;
     }
-    for (int type = SHOAL_SUM_FLOAT; type <= SHOAL_SUM_INT64; type++)
+    for (int type = SHOAL_SUM_TYPE_FLOAT; type <= SHOAL_SUM_TYPE_INT64; type++)
         check_sums((shoal_sum_type)type);
     check_traffic();
     for (int c = 0; c < COUNTS; c++) {
@@ -193,9 +194,9 @@ int main(void) {
         check_exchange(counts[c]);
     }
     int32_t all = wrong;
-    ranks->sum(ranks, SHOAL_SUM_INT32, 1, &all);
+    ranks->sum(ranks, SHOAL_SUM_TYPE_INT32, 1, &all);
     if (ranks->rank == 0 && all == 0)
         printf("ok the transport of %d ranks\n", (int)ranks->ranks);
-    shoal_mpi_close(ranks);
+    shoal_mpi_destroy(ranks);
     return all != 0;
 }

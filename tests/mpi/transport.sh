@@ -1,5 +1,5 @@
 #!/bin/bash
-# The transport between ranks, with 1 to 7 of them: transport.sh PROGRAM
+# The transport between 1 to 7 ranks: transport.sh PROGRAM
 . "$(dirname "$0")/../report.sh"
 . "$(dirname "$0")/launcher.sh"
 for count in 1 2 3 4 7; do

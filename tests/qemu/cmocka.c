@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum outcome { PASSED, FAILED, SKIPPED }; /* setjmp's 0 is the start, and a pass */
+enum outcome { PASSED, FAILED, SKIPPED }; /* setjmp's 0 is the start, and success */
 
 static jmp_buf case_end;
 
@@ -75,7 +75,7 @@ void shim_bytes(const void *a, const void *b, size_t size, int equal, const char
         shim_fail(file, line, "%zu bytes %s", size, equal ? "differ" : "are the same");
 }
 
-/* A failed assertion in any of the three parts jumps back here. */
+/* A failed assertion in any of the three parts jumps back to here. */
 static enum outcome run_case(const struct CMUnitTest *test, void **state) {
     enum outcome outcome = (enum outcome)setjmp(case_end);
     if (outcome != PASSED)
@@ -114,7 +114,7 @@ int shim_run_group(const char *group, const struct CMUnitTest *tests, size_t cou
         return 1;
     }
     for (size_t i = 0; i < count; i++)
-        if (tests[i].name) /* cmocka leaves out the others too */
+        if (tests[i].name) /* cmocka skips the others too */
             outcomes[run_and_print(&tests[i], state)]++;
     if (teardown && teardown(&state) != 0)
         outcomes[FAILED]++;

@@ -1,5 +1,5 @@
-/* The part of cmocka that the tests use, for processors that are only emulated and have
-   no cmocka installed. Same names, same meaning, same lines of output. */
+/* The subset of cmocka that the tests use, for emulated processors without cmocka. Same
+   names, same meaning, same output. */
 #ifndef SHOAL_TESTS_QEMU_CMOCKA_H
 #define SHOAL_TESTS_QEMU_CMOCKA_H
 
@@ -38,7 +38,7 @@ struct CMUnitTest {
 int shim_run_group(const char *group, const struct CMUnitTest *tests, size_t count,
                    CMFixtureFunction setup, CMFixtureFunction teardown);
 
-/* Ends the running case: failed, or skipped. */
+/* End the running case: failed, or skipped. */
 void shim_fail(const char *file, int line, const char *format, ...)
     __attribute__((noreturn, format(printf, 3, 4)));
 void shim_skip(const char *file, int line) __attribute__((noreturn));

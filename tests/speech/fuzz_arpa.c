@@ -1,4 +1,4 @@
-/* Fuzz target of language models in ARPA's form. */
+/* Fuzz target of language models in ARPA format. */
 #define _GNU_SOURCE
 #define FUZZ_NAME "fuzz_arpa"
 #include "fuzz.h"
@@ -7,7 +7,7 @@
 
 #include "speech/words/ngram.h"
 
-/* Every state is left after some steps, and every word has a probability. */
+/* Backing off ends after some steps, and every word has a probability. */
 static void check(const shoal_ngram *model) {
     require(model->word_count == model->levels[1].count, "words are 1-grams");
     int32_t state = 0, next;
@@ -27,7 +27,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     unsigned char *bytes = exact_copy(data, size);
     if (judged(sh_arpa_parse(fuzz_context(), "input", bytes, size, &model)))
         check(model);
-    shoal_ngram_close(model);
+    shoal_ngram_destroy(model);
     free(bytes);
     return 0;
 }

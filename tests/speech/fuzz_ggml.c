@@ -1,6 +1,6 @@
-/* Fuzz target of ggml speech models. An input that begins with 'T' is what follows sound
-   sizes, filters and tokens: tensors; with 'Q' the same for a width of 32, of which
-   matrices may be quantised; any other is a file from its beginning. */
+/* Fuzz target of ggml speech models. An input that begins with 'T' is the tensors after
+   valid sizes, filters and tokens; with 'Q' the same for a width of 32, whose matrices
+   may be quantised; any other is a complete file. */
 #define _GNU_SOURCE
 #define FUZZ_NAME "fuzz_data_ggml"
 #include "fuzz.h"
@@ -10,8 +10,8 @@
 
 enum { TOKENS = 50257, MELS = 80, HEAD = 14 * 4 + MELS * MEL_BINS * 4 + 4 + TOKENS * 5 };
 
-/* Sizes of a model of so a width with one layer on each side, filters of 0, tokens of one
-   byte. */
+/* Sizes of a model of this width with one layer on each side, zero filters, tokens of
+   one byte. */
 static void write_head(unsigned char *head, int32_t width) {
     const int32_t sizes[] = {0x67676d6c, 51865, 1500, width, 1, 1,    8,
                              width,      1,     1,    MELS,  1, MELS, MEL_BINS};

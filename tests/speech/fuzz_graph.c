@@ -1,6 +1,6 @@
-/* Fuzz target of LF-MMI's graphs, as a run keeps them. The first byte says which
-   topology, and whether utterances are whole; the rest is the file, whose sum is set
-   right: damage that the sum would find is not looked for. */
+/* Fuzz target of LF-MMI graphs as stored in a run. The first byte selects the topology,
+   and whether utterances are whole; the rest is the file, whose checksum is corrected,
+   so that damage is not just detected by it. */
 #define _GNU_SOURCE
 #define FUZZ_NAME "fuzz_graph"
 #include "fuzz.h"
@@ -11,7 +11,7 @@
 
 enum { STEPS = 5, HEAD = 40 };
 
-/* A graph may have no path, but whatever comes of it is a number or known to be none. */
+/* A graph may have no path, but its results are finite or marked as invalid. */
 static void check(const phone_lm *lm, int32_t topology, bool whole) {
     den_graph den;
     lfmmi_scratch scratch = {0};

@@ -1,6 +1,7 @@
-/* Fuzz target of a Hugging Face folder's small files. The first byte says which: 'c'
-   config.json, 'v' vocab.json or tokenizer.json, 's' generation_config.json, 'a'
-   added_tokens.json, 't' the special tokens of a tokenizer.json, 'n' a weight's name. */
+/* Fuzz target of the small files of a Hugging Face folder. The first byte selects one:
+   'c' config.json, 'v' vocab.json or tokenizer.json, 's' generation_config.json, 'a'
+   added_tokens.json, 't' the special tokens of a tokenizer.json, 'n' the name of a
+   weight. */
 #define _GNU_SOURCE
 #define FUZZ_NAME "fuzz_data_hf"
 #include "fuzz.h"

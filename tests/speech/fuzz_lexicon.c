@@ -1,14 +1,14 @@
-/* Fuzz target of lexicons. The first byte says what is asked for: 's' keeps the stress,
-   'g' allows the phones A, B and SIL alone. */
+/* Fuzz target of lexicons. The first byte selects options: 's' keeps the stress, 'g'
+   allows only the phones A, B and SIL. */
 #define _GNU_SOURCE
 #define FUZZ_NAME "fuzz_lexicon"
 #include "fuzz.h"
 
 #include "speech/words/lexicon.h"
 
-/* Every word has phones, can be found, and stands behind the one before. */
+/* Every word has phones, can be found, and is sorted. */
 static void check(const shoal_lexicon *lexicon) {
-    const shoal_lexicon_info info = shoal_lexicon_describe(lexicon);
+    const shoal_lexicon_info info = *shoal_lexicon_describe(lexicon);
     require(info.words > 0 && info.phones > 0, "there are words and a silence");
     for (int64_t w = 0; w < info.words; w++) {
         const char *text = shoal_lexicon_word(lexicon, w);
@@ -33,7 +33,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char *const given[] = {"A", "B", "SIL"};
     if (size == 0)
         return 0;
-    const shoal_lexicon_options options = {.keep_stress = data[0] == 's',
+    const shoal_lexicon_options options = {.size = sizeof(shoal_lexicon_options),
+                                           .keep_stress = data[0] == 's',
                                            .phones = given,
                                            .phone_count = data[0] == 'g' ? 3 : 0};
     char *text = (char *)exact_copy(data + 1, size - 1);
@@ -44,7 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     status = sh_lexicon_end(draft, status, &lexicon);
     if (judged(status))
         check(lexicon);
-    shoal_lexicon_close(lexicon);
+    shoal_lexicon_destroy(lexicon);
     free(text);
     return 0;
 }

@@ -1,6 +1,6 @@
-/* Fuzz target of language models in Sphinx's binary form. An input that begins with 'T'
-   is three counts and what follows the tables of numbers, which are all -1 then; any
-   other is a file from its beginning. */
+/* Fuzz target of language models in Sphinx's binary format. An input that begins with
+   'T' is three counts and the data after the tables, which are all -1; any other is a
+   complete file. */
 #define _GNU_SOURCE
 #define FUZZ_NAME "fuzz_sphinx"
 #include "fuzz.h"
@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     unsigned char *bytes = tables ? with_tables(data, &size) : exact_copy(data, size);
     if (judged(sh_sphinx_parse(fuzz_context(), "input", bytes, size, &model)))
         check(model);
-    shoal_ngram_close(model);
+    shoal_ngram_destroy(model);
     free(bytes);
     return 0;
 }

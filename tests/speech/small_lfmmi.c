@@ -25,7 +25,7 @@ int small_lfmmi_set_up(void **state) {
 }
 
 int small_lfmmi_tear_down(void **state) {
-    shoal_lexicon_close(lexicon);
+    shoal_lexicon_destroy(lexicon);
     shoal_context_destroy(context);
     remove_folder(folder);
     return 0;
@@ -38,9 +38,25 @@ phone_lm make_model(int32_t order, int64_t extra) {
     return lm;
 }
 
-shoal_lfmmi *make_loss(shoal_context *own, const shoal_lfmmi_options *options) {
+shoal_lfmmi_options complete_options(const shoal_lfmmi_options *given) {
+    shoal_lfmmi_options all = shoal_lfmmi_options_defaults();
+    if (!given)
+        return all;
+    all.topology = given->topology;
+    all.order = given->order ? given->order : all.order;
+    all.extra = given->extra < 0 ? 0 : given->extra ? given->extra : all.extra;
+    all.whole = given->whole;
+    all.leak = given->leak > 0 ? given->leak : all.leak;
+    all.l2 = given->l2 > 0 ? given->l2 : all.l2;
+    all.range = given->range > 0 ? given->range : all.range;
+    all.cache = given->cache;
+    return all;
+}
+
+shoal_lfmmi *make_loss(shoal_context *own, const shoal_lfmmi_options *given) {
+    const shoal_lfmmi_options options = complete_options(given);
     shoal_lfmmi *lfmmi;
-    assert_int_equal(shoal_lfmmi_create(own, options, lexicon, TEXTS, offsets, words,
+    assert_int_equal(shoal_lfmmi_create(own, &options, lexicon, TEXTS, offsets, words,
                                         &lfmmi),
                      SHOAL_OK);
     return lfmmi;

@@ -1,4 +1,4 @@
-/* A small lexicon, texts of its words, and losses of lattice-free MMI made from them. */
+/* A small lexicon, texts of its words, and LF-MMI losses made from them. */
 #ifndef SHOAL_TESTS_SMALL_LFMMI_H
 #define SHOAL_TESTS_SMALL_LFMMI_H
 
@@ -9,7 +9,7 @@
 
 enum { PHONES = 4, SILENCE = 3, TEXTS = 8, MOST_STEPS = 12, MOST_OUTPUTS = 8 };
 
-/* What small_lfmmi_set_up makes and small_lfmmi_tear_down removes. */
+/* Created by small_lfmmi_set_up and removed by small_lfmmi_tear_down. */
 extern shoal_context *context;
 extern shoal_lexicon *lexicon;
 extern const char *folder;
@@ -23,7 +23,9 @@ extern const int64_t offsets[TEXTS + 1];
 /* The n-gram of all texts; sh_phone_lm_free frees it. */
 phone_lm make_model(int32_t order, int64_t extra);
 /* The loss of all texts; shoal_lfmmi_destroy frees it. */
-shoal_lfmmi *make_loss(shoal_context *own, const shoal_lfmmi_options *options);
+/* Fields that are 0 become the defaults; an `extra` below 0 becomes all histories. */
+shoal_lfmmi_options complete_options(const shoal_lfmmi_options *given);
+shoal_lfmmi *make_loss(shoal_context *own, const shoal_lfmmi_options *given);
 
 /* Normal numbers times `spread`. */
 void fill_random(float *y, int64_t count, double spread, uint64_t seed);

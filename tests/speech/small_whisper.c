@@ -37,14 +37,14 @@ typedef struct {
     FILE *file;
     const small_whisper *model;
     int32_t width;
-    uint64_t written; /* tensors so far, which keeps their values apart */
+    uint64_t written; /* number of tensors so far, which distinguishes their values */
 } writer;
 
 static void put_int(writer *w, int32_t value) {
     assert_int_equal(fwrite(&value, sizeof value, 1, w->file), 1);
 }
 
-/* Cut off, which is as good a half as any; too small ones are 0. */
+/* Truncates, which is sufficient here; small numbers become 0. */
 static uint16_t to_half(float value) {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -56,7 +56,7 @@ static uint16_t to_half(float value) {
                           : sign | (uint32_t)exponent << 10 | (bits >> 13 & 0x3ff));
 }
 
-/* A block of 32 values as ggml quantises them. */
+/* A block of 32 values in ggml's quantisation. */
 static void put_block(writer *w, const float values[32]) {
     const int32_t type = w->model->quantised;
     const bool shifted = type == 3 || type == 7, five = type == 6 || type == 7;
@@ -231,7 +231,7 @@ made_model make_ggml(const small_whisper *model) {
     made.tensors_begin = (size_t)ftell(w.file);
     put_weights(&w, &sizes);
     assert_int_equal(fclose(w.file), 0);
-    made.bytes = realloc(bytes, made.size); /* for the address sanitizer */
+    made.bytes = realloc(bytes, made.size); /* exact size for the address sanitizer */
     return made;
 }
 
@@ -274,7 +274,7 @@ static const char *const renamed[][2] = {
     {"positional_embedding", "embed_positions.weight"},
 };
 
-/* Replaces the first part that a row names, and only where a name's part begins. */
+/* Replaces the first part that a row names, only at the start of a part. */
 static void rename_part(char *name, const char *from, const char *to) {
     char *at = strstr(name, from);
     if (!at || (at > name && at[-1] != '.'))
@@ -379,17 +379,18 @@ void make_hf_folder(shoal_context *context, const whisper_file *model, const cha
     free(tensors);
 }
 
-/* ---- An open one ---------------------------------------------------------------- */
+/* ---- An open model ---------------------------------------------------------------- */
 
 opened open_small(const small_whisper *model, const char *kind, int threads) {
     opened o = {.context = test_context(NULL, threads), .path = write_whisper(model)};
-    const shoal_speech_options options = {.attention = kind};
+    const shoal_speech_options options = {.size = sizeof(shoal_speech_options),
+                                          .attention = kind};
     assert_int_equal(shoal_speech_open(o.context, o.path, &options, &o.speech), SHOAL_OK);
     return o;
 }
 
 void close_small(opened *o) {
-    shoal_speech_close(o->speech);
+    shoal_speech_destroy(o->speech);
     shoal_context_destroy(o->context);
     drop_whisper(o->path);
 }

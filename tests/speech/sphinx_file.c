@@ -58,7 +58,7 @@ unsigned char *make_sphinx_file(size_t *size) {
         return NULL;
     memcpy(w.bytes, "Trie Language Model\3", 20);
     put_u32(&w, WORDS);
-    put_u32(&w, BIGRAMS + 1); /* one too many, as the real one has */
+    put_u32(&w, BIGRAMS + 1); /* one too many, as in the real file */
     put_u32(&w, TRIGRAMS);
     put_u32(&w, 1);
     put_tables(&w);

@@ -1,4 +1,4 @@
-/* Words and when they were said. */
+/* Words and their times. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 #include "speech/whisper/align.h"
 #include "support.h"
 
-/* ---- Warping ---------------------------------------------------------------------- */
+/* ---- Dynamic time warping --------------------------------------------------------- */
 
 /* The largest sum of a path from (row, column) to the last corner. */
 static double best_from(const float *scores, int rows, int columns, int row, int column) {
@@ -23,8 +23,8 @@ static double best_from(const float *scores, int rows, int columns, int row, int
     return here + best;
 }
 
-/* Of the path that enters rows there, which leaves each in the column where the next
-   begins or in the one before. */
+/* Sum of the path that enters each row at `first`, and leaves it in the column where
+   the next begins or in the one before. */
 static double sum_of(const float *scores, int rows, int columns, const int32_t *first) {
     double sum = 0;
     for (int row = 0; row < rows; row++) {
@@ -70,7 +70,7 @@ static void heads_are_the_published_ones(void **state) {
     assert_int_equal(sh_alignment_heads(&sizes, heads), 8);
     sizes = (whisper_sizes){.vocabulary = 51866, .text_layers = 32, .text_heads = 20};
     assert_int_equal(sh_alignment_heads(&sizes, heads), 10);
-    sizes.text_layers = 5; /* nobody's: layers 2, 3 and 4 */
+    sizes.text_layers = 5; /* of no published model: layers 2, 3 and 4 */
     assert_int_equal(sh_alignment_heads(&sizes, heads), 60);
     assert_true(heads[0].layer == 2 && heads[59].layer == 4 && heads[59].head == 19);
 }

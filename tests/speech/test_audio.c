@@ -1,4 +1,5 @@
-/* Recordings in several formats, resampled, window by window; and files that are none. */
+/* Recordings in several formats, resampled, window by window; and files that are not
+   recordings. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <math.h>
@@ -24,8 +25,8 @@ static const char *inside(const char *name) {
     return path;
 }
 
-/* A sine of 440 Hz and half of full scale, in every channel times its own factor, whose
-   mean is 1. */
+/* A sine of 440 Hz and half of full scale, with a factor per channel; the factors have
+   mean 1. */
 static bool write_sine(const char *path, int format, int rate, int channels,
                        int64_t frames) {
     SF_INFO information = {.samplerate = rate, .channels = channels, .format = format};
@@ -45,7 +46,7 @@ static bool write_sine(const char *path, int format, int rate, int channels,
     return true;
 }
 
-/* The whole recording, by windows of `step`; malloc's. */
+/* The whole recording, read in windows of `step`; allocated by malloc. */
 static float *read_all(const char *path, int64_t step, int64_t *length) {
     audio_file *recording;
     const float *part;
@@ -68,8 +69,8 @@ static float *read_all(const char *path, int64_t step, int64_t *length) {
     return samples;
 }
 
-/* How far the middle of the recording is from the sine, up to a delay of a lossy codec:
-   what remains after the best sine of that frequency is taken away, relative. */
+/* Relative distance of the middle of the recording from the sine, after removing the
+   best-fitting sine of that frequency, since a lossy codec may delay it. */
 static double distance_from_sine(const float *samples, int64_t length, double *size) {
     int64_t from = 4000, to = length - 4000;
     double s = 0, c = 0, rest = 0, n = (double)(to - from);
@@ -122,7 +123,7 @@ static void formats_are_read(void **state) {
     }
 }
 
-/* Without a delay: sample for sample the sine, at a rate that has to be resampled. */
+/* Without delay: equal to the sine sample by sample, at a rate that is resampled. */
 static void resampling_has_no_delay(void **state) {
     int64_t length;
     write_sine(inside("r.wav"), SF_FORMAT_WAV | SF_FORMAT_FLOAT, 44100, 1, 88200);
@@ -145,7 +146,7 @@ static void descriptions_are_the_files(void **state) {
     sh_audio_close(NULL);
 }
 
-/* Windows that overlap, go back and jump ahead give the samples of the one long read. */
+/* Windows that overlap, go back and jump ahead give the samples of one long read. */
 static void windows_are_parts_of_the_whole(void **state) {
     enum { SECONDS = 200 };
     int64_t length, got;
@@ -181,9 +182,9 @@ static void windows_are_parts_of_the_whole(void **state) {
     free(whole);
 }
 
-/* ---- Wrong ------------------------------------------------------------------------ */
+/* ---- Invalid files ---------------------------------------------------------------- */
 
-/* Opens and reads to the end: the first failure, or SHOAL_OK. */
+/* Opens and reads to the end: the first error, or SHOAL_OK. */
 static shoal_status read_through(const char *path) {
     audio_file *recording;
     const float *part;
@@ -207,7 +208,7 @@ static void other_files_are_refused(void **state) {
     write_bytes_to(inside("empty.flac"), "", 0);
     write_bytes_to(inside("riff.wav"), "RIFF\4\0\0\0WAVE", 12);
     mkdir(inside("folder.mp3"), 0700);
-    refuse("text.wav", SHOAL_BAD_FILE, "no recording");
+    refuse("text.wav", SHOAL_BAD_FILE, "not a readable recording");
     refuse("empty.flac", SHOAL_BAD_FILE, "empty");
     refuse("riff.wav", SHOAL_BAD_FILE, "recording");
     refuse("folder.mp3", SHOAL_BAD_FILE, "directory");
@@ -232,11 +233,11 @@ static void odd_numbers_are_refused(void **state) {
         sf_writef_float(file, samples, 10000);
         sf_close(file);
         free(samples);
-        refuse("nan.wav", SHOAL_BAD_FILE, "no numbers, after 0.56 seconds");
+        refuse("nan.wav", SHOAL_BAD_FILE, "not finite or too large, after 0.56 seconds");
     }
 }
 
-/* A file's bytes; malloc's. */
+/* A file's bytes, allocated by malloc. */
 static unsigned char *load(const char *path, size_t *size) {
     FILE *file = fopen(path, "rb");
     unsigned char *bytes = malloc(1 << 20);
@@ -246,7 +247,7 @@ static unsigned char *load(const char *path, size_t *size) {
     return bytes;
 }
 
-/* How many samples there are of it, with `partial`; -1: it is refused. */
+/* Number of samples with `partial`; -1 if rejected. */
 static int64_t count_partial(const char *path) {
     audio_file *recording;
     const float *part;
@@ -260,7 +261,7 @@ static int64_t count_partial(const char *path) {
 
 static const struct {
     int format, channels;
-    size_t blind; /* bytes at the end that no header knows of */
+    size_t blind; /* bytes at the end that no header covers */
 } cut_formats[] = {
     {SF_FORMAT_WAV | SF_FORMAT_PCM_16, 1, 1},
     {SF_FORMAT_WAV | SF_FORMAT_FLOAT, 2, 7},
@@ -275,7 +276,7 @@ static const struct {
     {SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, 1, 0},
 };
 
-/* At any length: refused, or without the last bytes of a frame. */
+/* At any length: rejected, or without the last bytes of a frame. */
 static void cut_files_are_refused(void **state) {
     for (size_t i = 0; i < sizeof cut_formats / sizeof *cut_formats; i++) {
         /* An OGG file of a few seconds may have a single page. */
@@ -310,7 +311,7 @@ static void cut_files_are_refused(void **state) {
     }
 }
 
-/* A 16-bit WAV file of 2.5 s with other sizes in it than it has. */
+/* A 16-bit WAV file of 2.5 s with wrong sizes in its header. */
 static void write_sizes(const char *name, uint32_t riff, uint32_t data) {
     size_t size;
     write_sine(inside(name), SF_FORMAT_WAV | SF_FORMAT_PCM_16, 16000, 1, 40000);
@@ -324,17 +325,17 @@ static void write_sizes(const char *name, uint32_t riff, uint32_t data) {
     free(bytes);
 }
 
-/* The sound's own size counts, whatever the file's says. */
+/* The size of the audio counts, whatever that of the file is. */
 static void more_sound_announced_than_there_is_refused(void **state) {
     write_sizes("claims.wav", 80036, 160000);
     refuse("claims.wav", SHOAL_BAD_FILE, "2.50 of the 5.00 seconds");
     refuse("claims.wav", SHOAL_BAD_FILE, "partial");
     assert_int_equal(count_partial(inside("claims.wav")), 40000);
     write_sizes("claims.wav", 80036, 80002);
-    refuse("claims.wav", SHOAL_BAD_FILE, "cut short");
+    refuse("claims.wav", SHOAL_BAD_FILE, "truncated");
 }
 
-/* What programs announce that write to a pipe. */
+/* Sizes written by programs that write to a pipe. */
 static void unknown_sizes_are_read_to_the_end(void **state) {
     static const uint32_t sizes[][2] = {{UINT32_MAX, UINT32_MAX},
                                         {0, 0},
@@ -352,7 +353,7 @@ static void unknown_sizes_are_read_to_the_end(void **state) {
     }
 }
 
-/* Nothing was recorded, and a comment follows: that is no sound. */
+/* Nothing was recorded, and a comment follows, which is not audio. */
 static void chunks_behind_no_sound_are_no_sound(void **state) {
     static const char file[] =
         "RIFF\60\0\0\0WAVEfmt \20\0\0\0\1\0\1\0\200>\0\0\0}\0\0\2\0\20\0"
@@ -361,8 +362,8 @@ static void chunks_behind_no_sound_are_no_sound(void **state) {
     refuse("none.wav", SHOAL_BAD_FILE, "no samples");
 }
 
-/* A byte that is wrong anywhere in an OGG file shows; without its headers nothing can be
-   had of it. */
+/* A wrong byte anywhere in an OGG file is detected; without its headers it cannot be
+   read. */
 static void damaged_pages_are_refused(void **state) {
     size_t size;
     if (!write_sine(inside("d.ogg"), SF_FORMAT_OGG | SF_FORMAT_VORBIS, 16000, 1, 400000))
@@ -378,7 +379,7 @@ static void damaged_pages_are_refused(void **state) {
     free(bytes);
 }
 
-/* Headers with every byte wrong in turn: whatever is said, nothing breaks. */
+/* Headers with every byte wrong in turn do not cause a crash. */
 static void damaged_headers_do_no_harm(void **state) {
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         size_t size;
@@ -402,7 +403,7 @@ static void damaged_headers_do_no_harm(void **state) {
     }
 }
 
-/* What a damaged MP3 makes its decoder write must not reach our standard error. */
+/* Messages of the MP3 decoder about damaged files must not reach standard error. */
 static void decoders_are_silent(void **state) {
     size_t size;
     if (!write_sine(inside("loud.mp3"), SF_FORMAT_MPEG | SF_FORMAT_MPEG_LAYER_III, 44100,

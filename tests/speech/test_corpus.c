@@ -1,5 +1,6 @@
-/* Filter banks against recorded values of kaldi-native-fbank (bench/peers/fbank.py
-   --record), and data folders: lists, units, segments, bad ones, the file of features. */
+/* Filter banks compared with recorded values of kaldi-native-fbank
+   (bench/peers/fbank.py --record), and data folders: lists, units, segments, bad
+   utterances, the file of features. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <sndfile.h>
@@ -29,7 +30,7 @@ static void fill_tone(float *samples, int64_t count) {
     }
 }
 
-/* A tone alone: its other bands are the rounding of the transform. */
+/* A pure tone: the other bands are rounding errors of the transform. */
 static void fill_alone(float *samples, int64_t count) {
     for (int64_t i = 0; i < count; i++)
         samples[i] = (float)(0.9 * sin(2.5 * (double)i + 1));
@@ -41,61 +42,61 @@ static const struct {
     int64_t frames;
     float first[8], last[8]; /* of the frames, every (bands / 8)th band */
 } recorded[] = {
-    {{40, 0, 0},
+    {{.size = sizeof(shoal_fbank_options), .bands = 40, .centred = 0, .rate = 0},
      false,
      4,
      {20.06968f, 15.62828f, 18.01092f, 20.38466f, 20.45133f, 21.56773f, 22.87395f,
       23.21797f},
      {20.02436f, 16.80790f, 19.44717f, 19.72525f, 19.75290f, 22.02406f, 23.21847f,
       23.57246f}},
-    {{0, 1, 0},
+    {{.size = sizeof(shoal_fbank_options), .bands = 0, .centred = 1, .rate = 0},
      false,
      6,
      {20.46360f, 18.37969f, 18.86781f, 20.14133f, 20.04485f, 21.21319f, 23.47750f,
       23.72075f},
      {20.52235f, 16.90339f, 19.08848f, 20.33652f, 20.72612f, 22.13399f, 23.57478f,
       23.67190f}},
-    {{80, 0, 0},
+    {{.size = sizeof(shoal_fbank_options), .bands = 80, .centred = 0, .rate = 0},
      false,
      4,
      {15.08151f, 13.84119f, 17.52075f, 18.80154f, 19.01577f, 19.72650f, 21.77628f,
       21.94712f},
      {15.39043f, 16.00689f, 19.09653f, 19.22593f, 18.21380f, 20.76184f, 22.18326f,
       23.09144f}},
-    {{80, 1, 0},
+    {{.size = sizeof(shoal_fbank_options), .bands = 80, .centred = 1, .rate = 0},
      false,
      6,
      {18.09401f, 17.93925f, 17.72707f, 18.84668f, 18.81377f, 19.44115f, 21.71009f,
       22.82920f},
      {18.25027f, 15.59426f, 18.07057f, 19.84681f, 20.11349f, 21.32588f, 22.33582f,
       22.81010f}},
-    {{40, 0, 8000},
+    {{.size = sizeof(shoal_fbank_options), .bands = 40, .centred = 0, .rate = 8000},
      false,
      11,
      {20.52027f, 16.60458f, 17.51538f, 19.52800f, 20.29601f, 21.03037f, 20.11847f,
       22.24739f},
      {20.49945f, 18.22260f, 16.09804f, 18.44084f, 19.74359f, 20.86265f, 20.93279f,
       22.51814f}},
-    {{80, 1, 8000},
+    {{.size = sizeof(shoal_fbank_options), .bands = 80, .centred = 1, .rate = 8000},
      false,
      13,
      {19.13167f, 16.94944f, 17.76457f, 17.83620f, 18.75601f, 19.02934f, 21.08851f,
       21.11568f},
      {19.31041f, 17.56555f, 13.90448f, 19.69786f, 19.45608f, 18.99565f, 19.02303f,
       19.84605f}},
-    {{40, 0, 0},
+    {{.size = sizeof(shoal_fbank_options), .bands = 40, .centred = 0, .rate = 0},
      true,
      4,
      {5.82791f, 2.40169f, 2.33792f, 3.28922f, 4.20820f, 5.72141f, 8.31394f, 16.96292f},
      {4.95817f, 2.52188f, 2.43162f, 3.35586f, 4.24460f, 5.73475f, 8.31679f, 16.96293f}},
-    {{80, 1, 0},
+    {{.size = sizeof(shoal_fbank_options), .bands = 80, .centred = 1, .rate = 0},
      true,
      6,
      {12.56919f, 15.68404f, 17.47170f, 18.97625f, 20.30231f, 21.55640f, 23.04498f,
       25.85675f},
      {11.31333f, 13.64087f, 15.33427f, 16.82235f, 18.14166f, 19.39464f, 20.88211f,
       23.69454f}},
-    {{80, 0, 8000},
+    {{.size = sizeof(shoal_fbank_options), .bands = 80, .centred = 0, .rate = 8000},
      true,
      11,
      {10.98285f, 0.65542f, 4.28990f, 3.81933f, 6.43036f, 6.79977f, 10.81167f, 21.84386f},
@@ -120,7 +121,8 @@ static void banks_are_kaldis(void **state) {
 }
 
 static void banks_have_corners(void **state) {
-    const shoal_fbank_options centred = {.centred = 1};
+    const shoal_fbank_options centred = {.size = sizeof(shoal_fbank_options),
+                                         .centred = 1};
     float samples[400] = {0}, features[3 * 40];
     assert_int_equal(shoal_fbank_frames(NULL, 0), 0);
     assert_int_equal(shoal_fbank_frames(NULL, 399), 0);
@@ -132,11 +134,17 @@ static void banks_have_corners(void **state) {
     assert_int_equal(shoal_fbank(context, NULL, samples, 400, features), SHOAL_OK);
     assert_true(fabsf(features[0] - logf(1.1920929e-7f)) < 1e-4f); /* silence */
     assert_int_equal(shoal_fbank(context, &centred, samples, 80, features), SHOAL_OK);
-    assert_int_equal(shoal_fbank(context, &(shoal_fbank_options){.bands = 201}, samples,
-                                 400, features),
+    assert_int_equal(shoal_fbank(context,
+                                 &(shoal_fbank_options){.size =
+                                                            sizeof(shoal_fbank_options),
+                                                        .bands = 201},
+                                 samples, 400, features),
                      SHOAL_INVALID);
-    assert_int_equal(shoal_fbank(context, &(shoal_fbank_options){.rate = 11025}, samples,
-                                 400, features),
+    assert_int_equal(shoal_fbank(context,
+                                 &(shoal_fbank_options){.size =
+                                                            sizeof(shoal_fbank_options),
+                                                        .rate = 11025},
+                                 samples, 400, features),
                      SHOAL_INVALID);
     assert_int_equal(shoal_fbank(context, NULL, NULL, 400, features), SHOAL_INVALID);
     assert_int_equal(shoal_fbank(NULL, NULL, samples, 400, features), SHOAL_INVALID);
@@ -169,7 +177,7 @@ static void write_sound(const char *name, int rate, int64_t count) {
     free(samples);
 }
 
-/* Of three recordings of two speakers. */
+/* Three recordings of two speakers. */
 static void write_lists(void) {
     write_text("wav.scp", "a a.wav\nb b.wav\n\nc  c.wav \n");
     write_text("text", "a ONE TWO\nb TWO\nc THREE ONE ONE");
@@ -204,7 +212,10 @@ static void note_bad(void *user, const char *id, const char *reason) {
 
 static shoal_corpus_options options_of(void) {
     refused[0] = 0;
-    return (shoal_corpus_options){.cache = cache, .bad = note_bad, .user = refused};
+    return (shoal_corpus_options){.size = sizeof(shoal_corpus_options),
+                                  .cache = cache,
+                                  .bad = note_bad,
+                                  .user = refused};
 }
 
 static shoal_corpus *open_good(const shoal_corpus_options *options) {
@@ -226,7 +237,7 @@ static void a_folder_is_read(void **state) {
     const shoal_corpus_options options = options_of();
     for (int pass = 0; pass < 2; pass++) {
         shoal_corpus *corpus = open_good(&options);
-        const shoal_corpus_info info = shoal_corpus_describe(corpus);
+        const shoal_corpus_info info = *shoal_corpus_describe(corpus);
         shoal_utterance a, b, c;
         assert_int_equal(info.cached, pass);
         assert_true(info.utterances == 3 && info.speakers == 2 && info.bad == 0 &&
@@ -243,12 +254,12 @@ static void a_folder_is_read(void **state) {
         assert_string_equal(shoal_corpus_unit(corpus, 2), "THREE");
         assert_null(shoal_corpus_unit(corpus, 0));
         assert_null(shoal_corpus_unit(corpus, 4));
-        /* c is the beginning of a, but for the 16 bits of the file */
+        /* c is the beginning of a, up to the 16 bits of the file */
         for (int i = 0; i < 48 * 40; i++)
             assert_true(fabsf(a.features[i] - c.features[i]) < 1e-6f);
         assert_ptr_equal(a.mean, c.mean);
         assert_true(a.mean != b.mean);
-        shoal_corpus_close(corpus);
+        shoal_corpus_destroy(corpus);
     }
 }
 
@@ -269,7 +280,7 @@ static void speakers_are_normalised(void **state) {
         }
     }
     assert_true(fabs(sum / count) < 1e-4 && fabs(squares / count - 1) < 1e-3);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
 }
 
 static uint64_t print_with(const char *speakers) {
@@ -279,12 +290,12 @@ static uint64_t print_with(const char *speakers) {
     else
         unlink(inside("utt2spk"));
     shoal_corpus *corpus = open_good(&options);
-    const uint64_t print = shoal_corpus_describe(corpus).fingerprint;
-    shoal_corpus_close(corpus);
+    const uint64_t print = shoal_corpus_describe(corpus)->fingerprint;
+    shoal_corpus_destroy(corpus);
     return print;
 }
 
-/* Normalisation and joins follow the speakers: other ones are other data. */
+/* Normalisation and joining depend on the speakers: other speakers are other data. */
 static void fingerprints_have_the_speakers(void **state) {
     write_text("wav.scp", "x-a a.wav\nx-b b.wav\ny-c c.wav\n");
     write_text("text", "x-a ONE TWO\nx-b TWO\ny-c THREE ONE ONE");
@@ -296,7 +307,7 @@ static void fingerprints_have_the_speakers(void **state) {
         for (int64_t k = 0; k < i; k++)
             assert_true(prints[i] != prints[k]);
     assert_true(print_with("x-a x\nx-b x\ny-c y\n") == prints[0]);
-    /* as it was when ids alone were in it, where they begin with the speaker */
+    /* the value from before speakers were included, if ids begin with the speaker */
     assert_true(prints[0] == UINT64_C(0xbd5b77926154e208));
     write_lists();
 }
@@ -312,7 +323,7 @@ static void segments_are_cut(void **state) {
     shoal_corpus_utterance(corpus, 1, &one);
     assert_string_equal(one.id, "s2");
     assert_int_equal(one.frames, 48);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     write_text("segments", "s1 a 0 0.5\ns2 nobody 0.5 1.0\ns3 c 0.1 4\n");
     open_bad(&options, "2 of 3 utterances cannot be used, the first s2");
     assert_non_null(strstr(refused, "s3: ends at 4.00 s, but its recording has 0.50 s"));
@@ -328,7 +339,7 @@ static void segments_are_cut(void **state) {
     shoal_corpus_utterance(corpus, 1, &one);
     assert_string_equal(one.id, "s2");
     assert_int_equal(one.frames, 78);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     unlink(inside("segments"));
     write_text("utt2spk", "a x\nb y\nc x\n");
 }
@@ -337,24 +348,24 @@ static void characters_are_units(void **state) {
     shoal_corpus_options options = options_of();
     write_text("letters", "a AB A\nb \xc3\xa4\nc B");
     options.labels = "letters";
-    options.characters = 1;
+    options.unit_type = SHOAL_UNITS_CHARACTERS;
     shoal_corpus *corpus = open_good(&options);
     shoal_utterance one;
-    assert_int_equal(shoal_corpus_describe(corpus).units, 4);
+    assert_int_equal(shoal_corpus_describe(corpus)->units, 4);
     assert_string_equal(shoal_corpus_unit(corpus, 3), "_");
     assert_string_equal(shoal_corpus_unit(corpus, 4), "\xc3\xa4");
     shoal_corpus_utterance(corpus, 0, &one);
     assert_memory_equal(one.labels, ((int32_t[]){1, 2, 3, 1}), sizeof(int32_t) * 4);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
 }
 
-/* What no model could keep as its units, or could not tell apart. */
+/* Transcripts whose units no model could store or distinguish. */
 static void transcripts_are_text(void **state) {
     shoal_corpus_options options = options_of();
     write_text("letters", "a ONE\nb caf\xe9\nc \xc2\x92x ONE");
     options.labels = "letters";
     open_bad(&options, "2 of 3 utterances cannot be used, the first b: ");
-    assert_non_null(strstr(refused, "b: its transcript is no UTF-8"));
+    assert_non_null(strstr(refused, "b: its transcript is not UTF-8"));
     assert_non_null(strstr(refused, "c: its transcript has control characters"));
     write_text("letters", "a ONE\nb B\x7f\nc A\vB");
     refused[0] = 0;
@@ -362,15 +373,15 @@ static void transcripts_are_text(void **state) {
     assert_non_null(strstr(refused, "b: its transcript has control characters"));
     assert_non_null(strstr(refused, "c: its transcript has control characters"));
     options.skip_bad = 1;
-    shoal_corpus *corpus = open_good(&options); /* none of their units is left */
-    assert_int_equal(shoal_corpus_describe(corpus).units, 1);
+    shoal_corpus *corpus = open_good(&options); /* none of their units remains */
+    assert_int_equal(shoal_corpus_describe(corpus)->units, 1);
     assert_string_equal(shoal_corpus_unit(corpus, 1), "ONE");
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     write_text("letters", "a ONE\tTWO \r\nb A_B\nc \xc3\xa4");
-    shoal_corpus_close(open_good(&options));
+    shoal_corpus_destroy(open_good(&options));
     options.skip_bad = 0;
-    shoal_corpus_close(open_good(&options));
-    options.characters = 1;
+    shoal_corpus_destroy(open_good(&options));
+    options.unit_type = SHOAL_UNITS_CHARACTERS;
     open_bad(&options, "1 of 3 utterances cannot be used, the first b: ");
     assert_non_null(strstr(refused, "b: its transcript has \"_\""));
 }
@@ -384,11 +395,12 @@ static void long_units_are_no_units(void **state) {
     open_bad(&options, "1 of 3 utterances cannot be used, the first c: a unit is longer");
     options.skip_bad = 1;
     shoal_corpus *corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).units, 2);
-    shoal_corpus_close(corpus);
+    assert_int_equal(shoal_corpus_describe(corpus)->units, 2);
+    shoal_corpus_destroy(corpus);
 }
 
-/* Some editors begin a file of UTF-8 with a mark, which is no part of the first id. */
+/* Some editors begin a UTF-8 file with a byte order mark, which is not part of the
+   first id. */
 static void marks_are_passed_over(void **state) {
     const shoal_corpus_options options = options_of();
     write_text("wav.scp", "\xef\xbb\xbf"
@@ -401,9 +413,9 @@ static void marks_are_passed_over(void **state) {
     shoal_utterance one;
     shoal_corpus_utterance(corpus, 0, &one);
     assert_string_equal(one.id, "a");
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     write_text("utt2spk", "\xef\xbb\xbf");
-    shoal_corpus_close(open_good(&options));
+    shoal_corpus_destroy(open_good(&options));
     write_lists();
 }
 
@@ -416,12 +428,12 @@ static void units_of_a_model_are_kept(void **state) {
     shoal_utterance one;
     shoal_corpus_utterance(corpus, 1, &one);
     assert_int_equal(one.labels[0], 4);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     options.unit_count = 3;
-    open_bad(&options, "the first a: TWO is no unit of the model");
+    open_bad(&options, "the first a: TWO is not a unit of the model");
 }
 
-/* ---- Bad ones ---------------------------------------------------------------------- */
+/* ---- Bad utterances --------------------------------------------------------------- */
 
 static void bad_ones_are_named_and_skipped(void **state) {
     shoal_corpus_options options = options_of();
@@ -443,18 +455,18 @@ static void bad_ones_are_named_and_skipped(void **state) {
     }
     options.skip_bad = 1;
     shoal_corpus *corpus = open_good(&options);
-    assert_true(shoal_corpus_describe(corpus).utterances == 2 &&
-                shoal_corpus_describe(corpus).bad == 5);
-    shoal_corpus_close(corpus);
+    assert_true(shoal_corpus_describe(corpus)->utterances == 2 &&
+                shoal_corpus_describe(corpus)->bad == 5);
+    shoal_corpus_destroy(corpus);
     write_text("wav.scp", "a a.wav\nb sox b.wav -t wav - |\n");
     open_bad(&options, "line 2: b has a command");
     write_text("wav.scp", "a a.wav\na b.wav\n");
-    open_bad(&options, "line 2: a is there twice");
+    open_bad(&options, "line 2: duplicate id a");
     char *line = test_memory(1, (1 << 20) + 32);
     memset(line, 'a', 1 << 20);
     memcpy(line, "a a.wav\nb ", 10);
     write_text("wav.scp", line);
-    shoal_corpus_close(open_good(&options)); /* one byte less than too many */
+    shoal_corpus_destroy(open_good(&options)); /* one byte below the limit */
     memset(line + (1 << 20), 'a', 10);
     write_text("wav.scp", line);
     open_bad(&options, "line 2 is longer than 1048576 bytes");
@@ -466,7 +478,7 @@ static void bad_ones_are_named_and_skipped(void **state) {
     write_lists();
 }
 
-/* What the middle of a long list may have; "" is a good recording without transcript. */
+/* Errors in the middle of a long list; "" is a good recording without a transcript. */
 static const char *const bad_files[] = {"missing.wav", "empty.wav", "noise.wav",
                                         "low.wav",     "cut.wav",   ""};
 enum { MANY = 1000, EVERY = 150 };
@@ -487,7 +499,7 @@ static void write_many(void) {
     free(labels);
 }
 
-/* All are looked at, named and counted, and the others can be used. */
+/* All are found, named and counted, and the others can be used. */
 static void bad_ones_among_many(void **state) {
     shoal_corpus_options options = options_of();
     unlink(inside("utt2spk"));
@@ -507,9 +519,9 @@ static void bad_ones_among_many(void **state) {
     }
     options.skip_bad = 1;
     shoal_corpus *corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).utterances, MANY - 6);
-    assert_int_equal(shoal_corpus_describe(corpus).bad, 6);
-    shoal_corpus_close(corpus);
+    assert_int_equal(shoal_corpus_describe(corpus)->utterances, MANY - 6);
+    assert_int_equal(shoal_corpus_describe(corpus)->bad, 6);
+    shoal_corpus_destroy(corpus);
     write_lists();
 }
 
@@ -519,7 +531,7 @@ static void write_rates(int first, int second, int third) {
     write_sound("third.wav", third, third / 2);
 }
 
-/* An allocation that fails is no recording that is bad. */
+/* A failed allocation does not mark a recording as bad. */
 static void every_allocation_fails_in_turn(void **state) {
     shoal_corpus_options options = options_of();
     int64_t failures = 0;
@@ -533,16 +545,16 @@ static void every_allocation_fails_in_turn(void **state) {
         shoal_context *poor;
         shoal_corpus *corpus;
         assert_int_equal(shoal_context_create(&counted, &poor), SHOAL_OK);
-        memory.fail_at = memory.calls + at; /* the context has its own */
+        memory.fail_at = memory.calls + at; /* the context has allocated before */
         const shoal_status status = shoal_corpus_open(poor, folder, &options, &corpus);
         if (status != SHOAL_OK) {
             assert_int_equal(status, SHOAL_NO_MEMORY);
             assert_non_null(strstr(shoal_context_message(poor), "memory"));
             failures++;
         } else {
-            assert_int_equal(shoal_corpus_describe(corpus).rate, 8000);
+            assert_int_equal(shoal_corpus_describe(corpus)->rate, 8000);
         }
-        shoal_corpus_close(corpus);
+        shoal_corpus_destroy(corpus);
         shoal_context_destroy(poor);
         assert_int_equal(memory.live, 0);
         if (status == SHOAL_OK)
@@ -562,22 +574,22 @@ static void low_rates_are_taken(void **state) {
     unlink(inside("utt2spk"));
     write_rates(8000, 8000, 8000);
     shoal_corpus *corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).rate, 8000);
+    assert_int_equal(shoal_corpus_describe(corpus)->rate, 8000);
     shoal_corpus_utterance(corpus, 1, &one);
     assert_int_equal(one.frames, 48);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     options.fbank.rate = 16000;
-    open_bad(&options, "8000 samples per second; 16000 or more are wanted");
+    open_bad(&options, "8000 samples per second; at least 16000 are needed");
     options.fbank.rate = 0;
     write_rates(44100, 8000, 8000);
     open_bad(&options, "1 of 3 utterances cannot be used, the first a");
-    assert_non_null(strstr(refused, "has 44100 samples per second, and most recordings"));
+    assert_non_null(strstr(refused, "has 44100 samples per second, but most recordings"));
     options.fbank.rate = 8000;
     corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).rate, 8000);
+    assert_int_equal(shoal_corpus_describe(corpus)->rate, 8000);
     shoal_corpus_utterance(corpus, 1, &one);
     assert_int_equal(one.frames, 48);
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     write_lists();
 }
 
@@ -590,22 +602,22 @@ static void one_low_recording_decides_nothing(void **state) {
         refused[0] = 0;
         options.skip_bad = 0;
         open_bad(&options, "1 of 3 utterances cannot be used, the first a");
-        assert_non_null(strstr(refused, low[i] < 8000 ? "8000 or more are wanted"
-                                                      : "rate=8000 takes both"));
+        assert_non_null(strstr(refused, low[i] < 8000 ? "at least 8000 are needed"
+                                                      : "rate=8000 accepts both"));
         options.skip_bad = 1;
         shoal_corpus *corpus = open_good(&options);
-        assert_int_equal(shoal_corpus_describe(corpus).rate, 16000);
-        assert_int_equal(shoal_corpus_describe(corpus).utterances, 2);
-        shoal_corpus_close(corpus);
+        assert_int_equal(shoal_corpus_describe(corpus)->rate, 16000);
+        assert_int_equal(shoal_corpus_describe(corpus)->utterances, 2);
+        shoal_corpus_destroy(corpus);
     }
-    /* what no utterance is of does not count */
+    /* recordings without utterances do not count */
     write_rates(8000, 8000, 48000);
     write_text("wav.scp", "x first.wav\ny first.wav\nz first.wav\nthird.wav third.wav\n");
     write_text("segments", "a third.wav 0 0.3\nb third.wav 0.1 0.4\n");
     options.skip_bad = 0;
     shoal_corpus *corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).rate, 16000);
-    shoal_corpus_close(corpus);
+    assert_int_equal(shoal_corpus_describe(corpus)->rate, 16000);
+    shoal_corpus_destroy(corpus);
     unlink(inside("segments"));
     write_lists();
 }
@@ -617,15 +629,15 @@ static void speed_changes_the_length(void **state) {
     shoal_utterance one;
     options.speed = 1.25;
     shoal_corpus *corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
+    assert_int_equal(shoal_corpus_describe(corpus)->cached, 0);
     shoal_corpus_utterance(corpus, 0, &one);
     assert_int_equal(one.frames, 78); /* 12,800 samples */
-    shoal_corpus_close(corpus);
+    shoal_corpus_destroy(corpus);
     options.speed = 3;
     open_bad(&options, "speed");
 }
 
-/* What is too short at one speed is left out at the other, with all that follows. */
+/* An utterance that is too short at one speed is removed at the other too. */
 static void speeds_have_the_same_utterances(void **state) {
     shoal_corpus_options options = options_of();
     write_sound("c.wav", 16000, 420);
@@ -633,28 +645,28 @@ static void speeds_have_the_same_utterances(void **state) {
     options.bad = NULL;
     options.speed = 1.1;
     shoal_corpus *fast = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(fast).utterances, 2);
+    assert_int_equal(shoal_corpus_describe(fast)->utterances, 2);
     options = options_of();
     shoal_corpus *plain = open_good(&options);
     assert_int_equal(shoal_corpus_keep_common(fast, plain), SHOAL_OK);
-    assert_int_equal(shoal_corpus_describe(fast).bad, 1);
+    assert_int_equal(shoal_corpus_describe(fast)->bad, 1);
     assert_string_equal(refused, "");
     assert_int_equal(shoal_corpus_keep_common(plain, fast), SHOAL_OK);
     assert_string_equal(refused, "c: cannot be used at speed 1.1\n");
-    const shoal_corpus_info info = shoal_corpus_describe(plain);
+    const shoal_corpus_info info = *shoal_corpus_describe(plain);
     assert_true(info.utterances == 2 && info.bad == 1 && info.speakers == 2 &&
                 info.frames == 146 && info.labels == 3 && info.most_labels == 2);
-    shoal_corpus_close(plain);
+    shoal_corpus_destroy(plain);
     write_text("text", "a ONE TWO\nb TWO\nc"); /* the same as if it had been bad before */
     options.skip_bad = 1;
     const char *const units[] = {"ONE", "THREE", "TWO"};
     options.units = units;
     options.unit_count = 3;
     plain = open_good(&options);
-    assert_true(shoal_corpus_describe(plain).fingerprint == info.fingerprint);
+    assert_true(shoal_corpus_describe(plain)->fingerprint == info.fingerprint);
     assert_int_equal(shoal_corpus_keep_common(plain, NULL), SHOAL_INVALID);
-    shoal_corpus_close(plain);
-    shoal_corpus_close(fast);
+    shoal_corpus_destroy(plain);
+    shoal_corpus_destroy(fast);
     write_sound("c.wav", 16000, 8000);
     write_lists();
 }
@@ -669,13 +681,13 @@ static int flip_a_byte(const char *path, long at) {
     return fclose(file);
 }
 
-/* Stale and damaged files are made again. */
+/* Stale and damaged files are replaced. */
 static void damage_is_mended(void **state) {
     const char *fresh = make_folder();
     shoal_corpus_options options = options_of();
     char command[600], path[512] = "";
     options.cache = fresh;
-    shoal_corpus_close(open_good(&options));
+    shoal_corpus_destroy(open_good(&options));
     snprintf(command, sizeof command, "ls %s/*.features", fresh);
     FILE *list = popen(command, "r");
     assert_non_null(fgets(path, sizeof path, list));
@@ -687,20 +699,20 @@ static void damage_is_mended(void **state) {
     for (int64_t i = 0; i < COUNT_OF(places); i++) {
         flip_a_byte(path, places[i]);
         shoal_corpus *corpus = open_good(&options);
-        assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
-        shoal_corpus_close(corpus);
+        assert_int_equal(shoal_corpus_describe(corpus)->cached, 0);
+        shoal_corpus_destroy(corpus);
     }
     assert_int_equal(truncate(path, whole.st_size / 2), 0);
     shoal_corpus *corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
-    shoal_corpus_close(corpus);
+    assert_int_equal(shoal_corpus_describe(corpus)->cached, 0);
+    shoal_corpus_destroy(corpus);
     corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).cached, 1);
-    shoal_corpus_close(corpus);
-    write_sound("c.wav", 16000, 8001); /* another recording under the same name */
+    assert_int_equal(shoal_corpus_describe(corpus)->cached, 1);
+    shoal_corpus_destroy(corpus);
+    write_sound("c.wav", 16000, 8001); /* another recording with the same name */
     corpus = open_good(&options);
-    assert_int_equal(shoal_corpus_describe(corpus).cached, 0);
-    shoal_corpus_close(corpus);
+    assert_int_equal(shoal_corpus_describe(corpus)->cached, 0);
+    shoal_corpus_destroy(corpus);
     remove_folder(fresh);
 }
 
@@ -712,13 +724,93 @@ static void work_can_be_stopped(void **state) {
     shoal_corpus_options options = options_of();
     options.speed = 0.9;
     options.progress = stop_at_once;
-    open_bad(&options, "stopped");
+    open_bad(&options, "cancelled");
     options.progress = NULL;
     options.cache = "/nonexistent";
     open_bad(&options, "/nonexistent/fbank");
     open_bad(&options, "cannot create a temporary file beside it");
     options.cache = NULL;
     open_bad(&options, "cache");
+}
+
+/* Stops when half of the recordings are read, and notes where reading began. */
+typedef struct {
+    int64_t first, calls;
+    bool goes_on;
+} stop_half_way;
+
+static int stop_at_half(void *user, int64_t done, int64_t all) {
+    stop_half_way *at = user;
+    if (at->calls++ == 0)
+        at->first = done;
+    return !at->goes_on && 2 * done >= all;
+}
+
+/* The only file of a folder, whose name must end so. */
+static char *only_file(const char *in, const char *ending, char path[512]) {
+    char command[600], more[512];
+    snprintf(command, sizeof command, "ls -A %s", in);
+    FILE *list = popen(command, "r");
+    assert_non_null(fgets(more, sizeof more, list));
+    more[strcspn(more, "\n")] = 0;
+    snprintf(path, 512, "%.200s/%.300s", in, more);
+    assert_null(fgets(more, sizeof more, list));
+    pclose(list);
+    assert_string_equal(path + strlen(path) - strlen(ending), ending);
+    return path;
+}
+
+static void assert_same_files(const char *a, const char *b) {
+    char command[1100];
+    snprintf(command, sizeof command, "cmp %s %s", a, b);
+    assert_int_equal(system(command), 0);
+}
+
+/* What was extracted before a stop is kept: the next call goes on behind it, and the file
+   has the bytes of one that was made at once. A damaged part is made anew. */
+static void stopped_work_goes_on(void **state) {
+    enum { LISTED = 40 };
+    char scp[20 * LISTED] = "", text[20 * LISTED] = "", path[512], whole[512];
+    for (int i = 0; i < LISTED; i++) { /* one is bad, early: its reason is found again */
+        sprintf(scp + strlen(scp), "u%02d %s\n", i,
+                i == 3  ? "none.wav"
+                : i % 2 ? "a.wav"
+                        : "c.wav");
+        sprintf(text + strlen(text), "u%02d ONE\n", i);
+    }
+    write_text("wav.scp", scp);
+    write_text("text", text);
+    unlink(inside("utt2spk"));
+    const char *at_once = make_folder(), *in_parts = make_folder();
+    stop_half_way stop = {.goes_on = true};
+    shoal_corpus_options options = options_of();
+    options.bad = NULL;
+    options.skip_bad = 1;
+    options.progress = stop_at_half;
+    options.user = &stop;
+    options.cache = at_once;
+    shoal_corpus_destroy(open_good(&options));
+    only_file(at_once, ".features", whole);
+    const int64_t chunk = stop.first;
+    assert_true(chunk < LISTED / 2); /* or nothing is tested */
+    options.cache = in_parts;
+    for (int damaged = 0; damaged < 2; damaged++) {
+        stop = (stop_half_way){0};
+        open_bad(&options, "cancelled");
+        only_file(in_parts, ".features.part", path);
+        if (damaged)
+            flip_a_byte(path, 5000);
+        stop = (stop_half_way){.goes_on = true};
+        shoal_corpus *corpus = open_good(&options);
+        assert_int_equal(shoal_corpus_describe(corpus)->bad, 1);
+        shoal_corpus_destroy(corpus);
+        assert_int_equal(stop.first > chunk, !damaged);
+        assert_same_files(only_file(in_parts, ".features", path), whole);
+        unlink(path);
+    }
+    remove_folder(at_once);
+    remove_folder(in_parts);
+    write_lists();
 }
 
 int main(void) {
@@ -743,6 +835,7 @@ int main(void) {
         cmocka_unit_test(speeds_have_the_same_utterances),
         cmocka_unit_test(damage_is_mended),
         cmocka_unit_test(work_can_be_stopped),
+        cmocka_unit_test(stopped_work_goes_on),
     };
     return cmocka_run_group_tests_name("corpus", tests, make_data, remove_data);
 }

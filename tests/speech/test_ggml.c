@@ -30,7 +30,7 @@ static whisper_file *parse_good(const made_model *m) {
     return file;
 }
 
-/* ---- ggml, right ------------------------------------------------------------------ */
+/* ---- Valid ggml files ------------------------------------------------------------- */
 
 static void all_vocabularies_are_read(void **state) {
     for (int32_t vocabulary = 51864; vocabulary <= 51866; vocabulary++) {
@@ -63,16 +63,16 @@ static void tensors_are_where_they_should_be(void **state) {
     assert_true(t && t->shape[0] == 16 && t->shape[1] == 4);
     t = sh_whisper_file_tensor(file, "encoder.positional_embedding");
     assert_int_equal(sh_file_tensor_to_f32(context, t, values), SHOAL_OK);
-    /* It is number 4 in the file. */
+    /* Tensor number 4 of the file. */
     assert_true(values[5] == (float)(0.3 * test_normal(test_hash(4, 4, 5))));
     assert_null(sh_whisper_file_tensor(file, "encoder.blocks.1.attn_ln.weight"));
     assert_null(sh_whisper_file_tensor(file, "%0100d", 1));
     sh_whisper_file_close(file);
 }
 
-/* ---- ggml, wrong ------------------------------------------------------------------ */
+/* ---- Invalid ggml files ----------------------------------------------------------- */
 
-/* Refuses, or gives something whole. */
+/* Rejected, or complete. */
 static bool accepted(const unsigned char *bytes, size_t size) {
     whisper_file *file;
     shoal_status status = sh_ggml_parse(context, "bytes", bytes, size, &file);
@@ -87,7 +87,7 @@ static bool accepted(const unsigned char *bytes, size_t size) {
     return status == SHOAL_OK;
 }
 
-/* The file's beginning alone: the copy lets the address sanitizer see overruns. */
+/* Only the beginning of the file: in a copy the address sanitizer detects overruns. */
 static bool accepted_cut(size_t size) {
     unsigned char *copy = malloc(size ? size : 1);
     memcpy(copy, made.bytes, size);
@@ -102,7 +102,7 @@ static void every_size_is_checked(void **state) {
         unsigned char *at = made.bytes + 4 * field, before[4];
         memcpy(before, at, 4);
         for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-            /* Legal kinds of files. */
+            /* Valid types of files. */
             bool known = field == 11 && (wrong[i] == 0 || wrong[i] == 7);
             memcpy(at, &wrong[i], 4);
             if (!known && accepted(made.bytes, made.size))
@@ -131,11 +131,11 @@ static void other_types_are_refused_by_name(void **state) {
     refuse_as(made.tensors_begin + 8, 4, "' has the unknown type 4");
 }
 
-/* Quantised matrices hold what the plain ones do, to half a step. */
+/* Quantised matrices equal the plain ones up to half a step. */
 static void quantised_files_are_read(void **state) {
     static const struct {
         int32_t type;
-        double step; /* of the largest value */
+        double step; /* relative to the largest value */
     } types[] = {{2, 1 / 7.}, {3, 2 / 15.}, {6, 1 / 15.}, {7, 2 / 31.}, {8, 1 / 127.}};
     static const char *const names[] = {"decoder.token_embedding.weight",
                                         "encoder.blocks.1.mlp.2.weight"};
@@ -162,7 +162,7 @@ static void quantised_files_are_read(void **state) {
             free(values);
         }
         sh_whisper_file_close(file);
-        /* A cut, and rows that lie about their blocks. */
+        /* A truncated file, and rows with wrong blocks. */
         assert_false(accepted(bytes.bytes, bytes.size - 7));
         free(bytes.bytes);
     }
@@ -196,7 +196,7 @@ static int list_tensors(size_t *begin, size_t *header_end) {
     return count;
 }
 
-/* All bytes of some headers, and the numbers of all of them. */
+/* All bytes of some headers, and the numbers of all. */
 static void every_tensor_header_is_checked(void **state) {
     static const int32_t wrong[] = {0, -1, INT32_MAX, INT32_MIN, 5, 65536};
     size_t begin[64], end[64];
@@ -221,7 +221,7 @@ static void every_tensor_header_is_checked(void **state) {
     }
 }
 
-/* Dimensions in another order have the same bytes, and are wrong all the same. */
+/* Dimensions in another order have the same bytes, but are rejected. */
 static void shapes_are_checked(void **state) {
     size_t begin[64], end[64];
     int count = list_tensors(begin, end), changed = 0;
@@ -267,7 +267,7 @@ static void tensors_are_there_once_and_no_others(void **state) {
     memcpy(twice, made.bytes, made.size);
     memcpy(twice + made.size, made.bytes + begin[count - 1], last);
     assert_false(accepted(twice, made.size + last));
-    /* The last two are a norm's weight and bias: the bias under the weight's place. */
+    /* The last two are a norm's weight and bias: the bias in place of the weight. */
     memcpy(twice + begin[count - 2], made.bytes + begin[count - 1], last);
     assert_false(accepted(twice, begin[count - 2] + last));
     free(twice);
@@ -288,7 +288,7 @@ static void other_files_are_refused(void **state) {
                      SHOAL_BAD_FILE);
 }
 
-/* ---- The real thing --------------------------------------------------------------- */
+/* ---- A real file ------------------------------------------------------------------ */
 
 static void the_real_file_is_read(void **state) {
     const char *path = test_data("models/ggml-tiny.bin");

@@ -1,5 +1,5 @@
-/* Speech models from Hugging Face folders: the same as from a ggml file, and what is
-   wrong with a folder is said. */
+/* Speech models from Hugging Face folders: the same as from a ggml file, and errors of
+   folders. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

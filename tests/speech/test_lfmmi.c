@@ -1,5 +1,5 @@
-/* Lattice-free MMI as a loss: its gradients against differences, utterances that cannot
-   be, the file of n-grams, graphs made by hand. */
+/* Lattice-free MMI as a loss: gradients compared with finite differences, impossible
+   utterances, the file of n-grams, graphs made by hand. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <math.h>
@@ -12,7 +12,7 @@
 
 /* ---- The loss ---------------------------------------------------------------------- */
 
-/* Utterances of `texts` [count] with so many steps each. */
+/* Utterances of `texts` [count] with these numbers of steps. */
 typedef struct {
     int64_t offsets[TEXTS + 1], word_offsets[TEXTS + 1];
     int32_t words[64];
@@ -27,15 +27,16 @@ static void fill_batch(small_batch *b, int count, const int *texts, const int *s
         b->word_offsets[i + 1] = b->word_offsets[i] + own;
         b->offsets[i + 1] = b->offsets[i] + steps[i];
     }
-    b->batch = (shoal_lfmmi_batch){count, b->offsets, b->word_offsets, b->words};
+    b->batch = (shoal_lfmmi_batch){sizeof(shoal_lfmmi_batch), count, b->offsets,
+                                   b->word_offsets, b->words};
 }
 
-/* Spreads of 20 have outputs beyond the range. */
+/* A spread of 20 gives outputs beyond the range. */
 static void check_differences(const shoal_lfmmi_options *options, double spread) {
     static const int texts[] = {3, 0}, steps[] = {9, 5};
     float y[14 * MOST_OUTPUTS], gradient[14 * MOST_OUTPUTS];
     shoal_lfmmi *lfmmi = make_loss(context, options);
-    const int64_t outputs = shoal_lfmmi_describe(lfmmi).outputs, count = 14 * outputs;
+    const int64_t outputs = shoal_lfmmi_describe(lfmmi)->outputs, count = 14 * outputs;
     small_batch b;
     shoal_lfmmi_result result, up, down;
     fill_batch(&b, 2, texts, steps);
@@ -63,7 +64,8 @@ static void gradients_are_differences(void **state) {
         for (int32_t whole = 0; whole < 2; whole++)
             for (int wide = 0; wide < 2; wide++)
                 check_differences(&(shoal_lfmmi_options){.order = 3,
-                                                         .topology = topology,
+                                                         .topology =
+                                                             (shoal_topology)topology,
                                                          .whole = whole,
                                                          .leak = whole ? 0.1f : 1e-5f,
                                                          .l2 = wide ? 0.01f : 0,
@@ -83,7 +85,7 @@ static void bits_are_the_same_on_any_threads(void **state) {
     for (int threads = 1; threads <= 4; threads++) {
         shoal_context *own;
         shoal_lfmmi_result result;
-        const shoal_options options = {.threads = threads};
+        const shoal_options options = {.size = sizeof(shoal_options), .threads = threads};
         assert_int_equal(shoal_context_create(&options, &own), SHOAL_OK);
         shoal_lfmmi *lfmmi = make_loss(own, NULL);
         fill_random(y, STEPS * MOST_OUTPUTS, 2, 5);
@@ -126,8 +128,8 @@ static void what_cannot_be_is_counted(void **state) {
     shoal_lfmmi_destroy(lfmmi);
 }
 
-/* "y y y" was never said, and an n-gram of order 5 without pruning has no arc for what
-   was not said. */
+/* "y y y" does not occur, and an n-gram of order 5 without pruning has no arc for
+   unseen sequences. */
 static void unseen_words_have_no_path(void **state) {
     static const int32_t said[] = {2, 2, 2};
     static const int64_t steps[] = {0, 10}, count[] = {0, 3};
@@ -135,7 +137,7 @@ static void unseen_words_have_no_path(void **state) {
     shoal_lfmmi_result result;
     shoal_lfmmi *lfmmi =
         make_loss(context, &(shoal_lfmmi_options){.order = 5, .extra = -1});
-    const shoal_lfmmi_batch batch = {1, steps, count, said};
+    const shoal_lfmmi_batch batch = {sizeof batch, 1, steps, count, said};
     assert_int_equal(shoal_lfmmi_loss(lfmmi, &batch, y, 1, y, NULL, &result), SHOAL_OK);
     assert_int_equal(result.impossible, 1);
     assert_int_equal(result.utterances, 0);
@@ -180,7 +182,7 @@ static void find_file(char path[512]) {
 static shoal_lfmmi *make_cached(int32_t order, bool cached) {
     shoal_lfmmi *lfmmi =
         make_loss(context, &(shoal_lfmmi_options){.order = order, .cache = folder});
-    assert_int_equal(shoal_lfmmi_describe(lfmmi).cached, cached);
+    assert_int_equal(shoal_lfmmi_describe(lfmmi)->cached, cached);
     return lfmmi;
 }
 
@@ -234,7 +236,7 @@ static void a_saved_model_is_the_same(void **state) {
                          SHOAL_OK);
 }
 
-/* Every file of the corpus whose name begins with "ok-" is a graph, no other is. */
+/* A file of the corpus is a valid graph if its name begins with "ok-". */
 static void graphs_are_checked(void **state) {
     static const char corpus[] = SHOAL_SOURCE_DIR "/tests/corpus/graph";
     DIR *list = opendir(corpus);
@@ -265,8 +267,8 @@ static void graphs_are_checked(void **state) {
     assert_true(good >= 6 && bad >= 12);
 }
 
-/* The model with two more states: nothing leads to the first, which leads to state 1, and
-   nothing to or from the second. */
+/* The model with two more states: nothing leads to the first, which leads to state 1,
+   and nothing to or from the second. */
 static phone_lm with_unreached(const phone_lm *lm) {
     phone_lm more = {.phones = lm->phones,
                      .order = lm->order,
@@ -294,9 +296,9 @@ static shoal_lfmmi *open_model(const phone_lm *lm, int32_t whole) {
     shoal_lfmmi *made;
     snprintf(path, sizeof path, "%s/hand.graph", folder);
     assert_int_equal(sh_phone_lm_write(context, lm, 0, path), SHOAL_OK);
-    assert_int_equal(shoal_lfmmi_open(context, &(shoal_lfmmi_options){.whole = whole},
-                                      lexicon, path, &made),
-                     SHOAL_OK);
+    shoal_lfmmi_options options = shoal_lfmmi_options_defaults();
+    options.whole = whole;
+    assert_int_equal(shoal_lfmmi_open(context, &options, lexicon, path, &made), SHOAL_OK);
     return made;
 }
 
@@ -329,7 +331,7 @@ static void unreached_states_change_nothing(void **state) {
     }
 }
 
-/* A start that leads nowhere: nothing can be said, and that is counted. */
+/* A start without arcs: every utterance is impossible, and counted as such. */
 static void a_graph_without_paths_is_borne(void **state) {
     enum { STEPS = 6, ALL = STEPS * MOST_OUTPUTS };
     static const int texts[] = {3}, steps[] = {STEPS};
@@ -364,13 +366,23 @@ static void nonsense_is_refused(void **state) {
     static const int32_t beyond[] = {0, 4};
     shoal_lfmmi *lfmmi;
     const shoal_lfmmi_options bad[] =
-        {{.order = 1}, {.order = 6},  {.topology = SHOAL_TOPOLOGY_BLANK + 1},
-         {.leak = 2},  {.leak = -1},  {.leak = NAN},
-         {.l2 = NAN},  {.range = NAN}};
-    for (int64_t i = 0; i < COUNT_OF(bad); i++)
-        assert_int_equal(shoal_lfmmi_create(context, &bad[i], lexicon, TEXTS, offsets,
+        {{.order = 1},  {.order = 6}, {.topology = SHOAL_TOPOLOGY_CTC},
+         {.leak = 2},   {.leak = -1}, {.leak = NAN},
+         {.extra = -1}, {.l2 = NAN},  {.range = NAN},
+         {.l2 = -1},    {.range = -1}};
+    for (int64_t i = 0; i < COUNT_OF(bad); i++) {
+        shoal_lfmmi_options options = complete_options(&bad[i]);
+        options.extra = bad[i].extra ? bad[i].extra : options.extra;
+        options.leak = bad[i].leak != 0 ? bad[i].leak : options.leak;
+        options.l2 = bad[i].l2 != 0 ? bad[i].l2 : options.l2;
+        options.range = bad[i].range != 0 ? bad[i].range : options.range;
+        assert_int_equal(shoal_lfmmi_create(context, &options, lexicon, TEXTS, offsets,
                                             words, &lfmmi),
                          SHOAL_INVALID);
+    }
+    assert_int_equal(shoal_lfmmi_create(context, &(shoal_lfmmi_options){.order = 3},
+                                        lexicon, TEXTS, offsets, words, &lfmmi),
+                     SHOAL_INVALID); /* without a size */
     assert_int_equal(shoal_lfmmi_create(context, NULL, lexicon, 2, falling, words,
                                         &lfmmi),
                      SHOAL_INVALID);

@@ -1,6 +1,6 @@
-/* Lattice-free MMI on the transcripts of real recordings: values and gradients of the
-   plain reference for one utterance of 500 steps. With SHOAL_TIMES in the environment it
-   also says how long both passes take. */
+/* Lattice-free MMI on transcripts of real recordings: values and gradients of the plain
+   reference for one utterance of 500 steps. With SHOAL_TIMES in the environment it also
+   prints the time of both passes. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -21,8 +21,8 @@ static const struct {
     int64_t extra;
     bool whole;
     double num, den;
-    double size;    /* the sum of the gradient's magnitudes */
-    float at[SEEN]; /* some of its places */
+    double size;    /* sum of the gradient's magnitudes */
+    float at[SEEN]; /* some of its elements */
 } golden[] = {
     {3,
      -1,
@@ -100,7 +100,7 @@ static double now(void) {
     return 1e3 * (double)time.tv_sec + 1e-6 * (double)time.tv_nsec;
 }
 
-/* The best of ten, of results that were checked. */
+/* The best of ten, for verified results. */
 static void tell_times(const den_graph *den, const num_graph *num, const float *y,
                        lfmmi_scratch *scratch, float *gradient) {
     double of_num = INFINITY, of_den = INFINITY, ignored;
@@ -180,7 +180,7 @@ static void values_are_golden(void **state) {
     }
     for (int64_t i = 0; i < COUNT_OF(golden); i++)
         check_case(i);
-    shoal_lexicon_close(lexicon);
+    shoal_lexicon_destroy(lexicon);
     shoal_context_destroy(context);
     remove_folder(folder);
 }

@@ -1,6 +1,6 @@
-/* Lattice-free MMI's parts: the n-gram against strings one by one, both passes and the
-   best path against all paths one by one, and against recorded values of the plain
-   reference. */
+/* Parts of lattice-free MMI: the n-gram compared with enumeration of strings, both
+   passes and the best path with enumeration of paths, and with recorded values of the
+   plain reference. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -20,20 +20,20 @@ static void free_scratch(lfmmi_scratch *scratch) {
     free(scratch->small);
 }
 
-/* ---- The n-gram: strings one by one ------------------------------------------------ */
+/* ---- The n-gram by enumeration of strings ----------------------------------------- */
 
 enum { MOST_LENGTH = 16, MOST_STRINGS = 4096 };
 
 typedef struct {
-    int32_t phones[MOST_LENGTH]; /* -1 behind the last, which stands for the end */
-    int length;                  /* with it */
+    int32_t phones[MOST_LENGTH]; /* -1 after the last, for the end */
+    int length;                  /* including it */
     double share;
 } spoken;
 
 static spoken strings[MOST_STRINGS];
 static int string_count;
 
-/* All ways of saying words [at, end), each with or without silences. */
+/* All pronunciations of words [at, end), each with and without silences. */
 static void say(spoken s, int64_t at, int64_t begin, int64_t end) {
     const double silent = at == begin || at == end ? 0.8 : 0.1;
     for (int quiet = 0; quiet < 2; quiet++) {
@@ -66,7 +66,7 @@ static void say_all(void) {
         say((spoken){.share = 1}, offsets[u], offsets[u], offsets[u + 1]);
 }
 
-/* Whether the symbols before a and b, as far as order - 1 back, are the same. */
+/* Whether the order - 1 symbols before a and b are the same. */
 static bool same_history(const spoken *s, int a, const spoken *r, int b, int order) {
     for (int k = 1; k < order; k++) {
         const bool out = a - k < 0, other = b - k < 0;
@@ -78,7 +78,7 @@ static bool same_history(const spoken *s, int a, const spoken *r, int b, int ord
     return true;
 }
 
-/* The share of symbol `at` of the string among all that stand behind its history. */
+/* Share of symbol `at` among all symbols after its history. */
 static double plain_share(const spoken *s, int at, int order) {
     double with = 0, all = 0;
     for (int r = 0; r < string_count; r++)
@@ -128,9 +128,9 @@ static void rows_are_normalised(void **state) {
         }
 }
 
-/* ---- Paths one by one -------------------------------------------------------------- */
+/* ---- Enumeration of paths --------------------------------------------------------- */
 
-/* Sums over all paths, in double and from the language model itself. */
+/* Sums over all paths, in double precision and from the language model itself. */
 typedef struct {
     const phone_lm *lm;
     const double *init, *final, *occupancy; /* [states] */
@@ -188,7 +188,7 @@ typedef struct {
     double init[64], final[64], occupancy[64];
 } plain_vectors;
 
-/* By the definition, with matrices. */
+/* By definition, with matrices. */
 static void find_vectors(const phone_lm *lm, bool whole, plain_vectors *v) {
     static double matrix[64][64];
     double now[64] = {1}, then[64];
@@ -235,7 +235,7 @@ static void check_denominator(int32_t order, int64_t extra, int32_t topology, bo
                    .final = v.final,
                    .occupancy = v.occupancy,
                    .leak = leak,
-                   .topology = topology,
+                   .topology = (shoal_topology)topology,
                    .y = y,
                    .steps = steps,
                    .outputs = outputs,
@@ -299,7 +299,7 @@ static void check_numerator(int32_t order, int64_t extra, int32_t topology, bool
     assert_true(sh_den_make(&lm, topology, whole, &den));
     assert_true(sh_num_make(&lm, &den, topology, lexicon, words + offsets[text],
                             offsets[text + 1] - offsets[text], &num));
-    all_paths p = {.topology = topology,
+    all_paths p = {.topology = (shoal_topology)topology,
                    .final = v.final,
                    .y = y,
                    .steps = steps,
@@ -335,7 +335,8 @@ static void numerators_are_sums_of_all_strings(void **state) {
 
 /* ---- Recorded values --------------------------------------------------------------- */
 
-/* Of the plain reference in double, y[t][n] = 2 sin(0.37 t + 1.13 n), leak 0.1. */
+/* Of the plain reference in double precision, y[t][n] = 2 sin(0.37 t + 1.13 n), leak
+   0.1. */
 static const struct {
     int32_t order;
     int64_t extra;
@@ -343,34 +344,34 @@ static const struct {
     double num, den;
     float first, middle, last; /* of the gradient: [0][0], [T / 2][2] and the last one */
 } recorded[] = {
-    {2, -1, 1, 1, 3, 12, 5, 21, 6.98459, 14.14654, -0.08031f, -0.00300f, -0.01005f},
-    {2, -1, 2, 0, 3, 12, 5, 21, 12.50653, 20.78642, -0.02703f, 0.06052f, 0.02265f},
-    {2, -1, 2, 1, 2, 9, 5, 21, 10.37256, 13.76870, -0.02317f, -0.00137f, 0.04169f},
-    {2, -1, 3, 0, 2, 9, 5, 21, 10.74953, 12.96703, -0.05461f, -0.01771f, 0.01567f},
-    {3, -1, 1, 0, 3, 12, 18, 61, 8.82751, 17.78026, -0.07309f, -0.00169f, 0.03095f},
-    {3, -1, 1, 1, 2, 9, 18, 61, 0.56050, 11.59691, -0.04721f, 0.33075f, 0.42945f},
-    {3, -1, 2, 0, 2, 9, 18, 61, 12.77069, 16.38526, -0.02067f, -0.00100f, 0.08703f},
-    {3, -1, 3, 1, 3, 12, 18, 61, 12.28985, 17.49801, -0.02826f, 0.00188f, -0.04290f},
-    {3, 2, 1, 0, 3, 12, 7, 28, 8.80202, 17.72161, -0.07608f, -0.00186f, 0.00131f},
-    {3, 2, 1, 1, 2, 9, 7, 28, 0.32997, 11.25340, -0.05169f, 0.34548f, 0.42349f},
-    {3, 2, 2, 0, 2, 9, 7, 28, 12.73103, 16.58388, -0.02647f, -0.00134f, 0.01864f},
-    {3, 2, 3, 1, 3, 12, 7, 28, 12.46591, 17.73083, -0.03267f, -0.00373f, -0.02935f},
-    {4, -1, 1, 0, 2, 9, 45, 139, 0.78705, 14.61751, -0.06716f, 0.16160f, 0.40498f},
-    {4, -1, 2, 1, 3, 12, 45, 139, 14.39388, 19.04909, -0.03429f, 0.16748f, -0.00323f},
-    {4, -1, 3, 0, 3, 12, 45, 139, 12.92603, 18.18588, -0.03072f, -0.00778f, -0.08031f},
-    {4, -1, 3, 1, 2, 9, 45, 139, 9.64824, 10.77262, -0.01613f, -0.02515f, -0.06749f},
-    {4, 5, 1, 0, 2, 9, 23, 75, 0.90138, 14.63326, -0.07318f, 0.16888f, 0.38841f},
-    {4, 5, 2, 1, 3, 12, 23, 75, 14.00828, 19.06765, -0.03400f, 0.16904f, -0.00341f},
-    {4, 5, 3, 0, 3, 12, 23, 75, 13.20137, 18.59415, -0.03030f, -0.01149f, -0.09305f},
-    {4, 5, 3, 1, 2, 9, 23, 75, 8.95298, 10.59864, -0.02154f, -0.03127f, -0.07247f},
-    {4, 0, 1, 0, 2, 9, 18, 61, 1.06419, 14.63245, -0.07321f, 0.16862f, 0.40409f},
-    {4, 0, 2, 1, 3, 12, 18, 61, 12.61202, 19.06789, -0.03041f, 0.17108f, -0.00370f},
-    {4, 0, 3, 0, 3, 12, 18, 61, 12.24804, 18.57340, -0.03353f, -0.00871f, -0.06297f},
-    {4, 0, 3, 1, 2, 9, 18, 61, 9.11667, 10.58195, -0.02831f, -0.02141f, -0.06765f},
-    {5, 7, 1, 1, 3, 12, 52, 160, 9.95923, 14.50611, -0.03514f, -0.00145f, 0.06661f},
-    {5, 7, 2, 0, 3, 12, 52, 160, 13.19694, 20.18435, -0.02155f, 0.16449f, -0.00666f},
-    {5, 7, 2, 1, 2, 9, 52, 160, 12.11473, 14.11880, -0.03591f, -0.00194f, 0.03587f},
-    {5, 7, 3, 0, 2, 9, 52, 160, 10.24829, 11.31396, -0.04238f, -0.02031f, -0.02033f},
+    {2, -1, 0, 1, 3, 12, 5, 21, 6.98459, 14.14654, -0.08031f, -0.00300f, -0.01005f},
+    {2, -1, 1, 0, 3, 12, 5, 21, 12.50653, 20.78642, -0.02703f, 0.06052f, 0.02265f},
+    {2, -1, 1, 1, 2, 9, 5, 21, 10.37256, 13.76870, -0.02317f, -0.00137f, 0.04169f},
+    {2, -1, 2, 0, 2, 9, 5, 21, 10.74953, 12.96703, -0.05461f, -0.01771f, 0.01567f},
+    {3, -1, 0, 0, 3, 12, 18, 61, 8.82751, 17.78026, -0.07309f, -0.00169f, 0.03095f},
+    {3, -1, 0, 1, 2, 9, 18, 61, 0.56050, 11.59691, -0.04721f, 0.33075f, 0.42945f},
+    {3, -1, 1, 0, 2, 9, 18, 61, 12.77069, 16.38526, -0.02067f, -0.00100f, 0.08703f},
+    {3, -1, 2, 1, 3, 12, 18, 61, 12.28985, 17.49801, -0.02826f, 0.00188f, -0.04290f},
+    {3, 2, 0, 0, 3, 12, 7, 28, 8.80202, 17.72161, -0.07608f, -0.00186f, 0.00131f},
+    {3, 2, 0, 1, 2, 9, 7, 28, 0.32997, 11.25340, -0.05169f, 0.34548f, 0.42349f},
+    {3, 2, 1, 0, 2, 9, 7, 28, 12.73103, 16.58388, -0.02647f, -0.00134f, 0.01864f},
+    {3, 2, 2, 1, 3, 12, 7, 28, 12.46591, 17.73083, -0.03267f, -0.00373f, -0.02935f},
+    {4, -1, 0, 0, 2, 9, 45, 139, 0.78705, 14.61751, -0.06716f, 0.16160f, 0.40498f},
+    {4, -1, 1, 1, 3, 12, 45, 139, 14.39388, 19.04909, -0.03429f, 0.16748f, -0.00323f},
+    {4, -1, 2, 0, 3, 12, 45, 139, 12.92603, 18.18588, -0.03072f, -0.00778f, -0.08031f},
+    {4, -1, 2, 1, 2, 9, 45, 139, 9.64824, 10.77262, -0.01613f, -0.02515f, -0.06749f},
+    {4, 5, 0, 0, 2, 9, 23, 75, 0.90138, 14.63326, -0.07318f, 0.16888f, 0.38841f},
+    {4, 5, 1, 1, 3, 12, 23, 75, 14.00828, 19.06765, -0.03400f, 0.16904f, -0.00341f},
+    {4, 5, 2, 0, 3, 12, 23, 75, 13.20137, 18.59415, -0.03030f, -0.01149f, -0.09305f},
+    {4, 5, 2, 1, 2, 9, 23, 75, 8.95298, 10.59864, -0.02154f, -0.03127f, -0.07247f},
+    {4, 0, 0, 0, 2, 9, 18, 61, 1.06419, 14.63245, -0.07321f, 0.16862f, 0.40409f},
+    {4, 0, 1, 1, 3, 12, 18, 61, 12.61202, 19.06789, -0.03041f, 0.17108f, -0.00370f},
+    {4, 0, 2, 0, 3, 12, 18, 61, 12.24804, 18.57340, -0.03353f, -0.00871f, -0.06297f},
+    {4, 0, 2, 1, 2, 9, 18, 61, 9.11667, 10.58195, -0.02831f, -0.02141f, -0.06765f},
+    {5, 7, 0, 1, 3, 12, 52, 160, 9.95923, 14.50611, -0.03514f, -0.00145f, 0.06661f},
+    {5, 7, 1, 0, 3, 12, 52, 160, 13.19694, 20.18435, -0.02155f, 0.16449f, -0.00666f},
+    {5, 7, 1, 1, 2, 9, 52, 160, 12.11473, 14.11880, -0.03591f, -0.00194f, 0.03587f},
+    {5, 7, 2, 0, 2, 9, 52, 160, 10.24829, 11.31396, -0.04238f, -0.02031f, -0.02033f},
 };
 
 static void values_are_the_references(void **state) {
@@ -408,9 +409,9 @@ static void values_are_the_references(void **state) {
     }
 }
 
-/* ---- The best path ----------------------------------------------------------------- */
+/* ---- The best path ---------------------------------------------------------------- */
 
-/* Every sequence of states one by one; keeps the phones of the best. */
+/* Enumerates all sequences of states; keeps the phones of the best. */
 typedef struct {
     all_paths p;
     int32_t now[4], kept[4];
@@ -449,15 +450,16 @@ static void check_best(int32_t topology, bool whole, uint64_t seed) {
     float y[STEPS * MOST_OUTPUTS];
     int32_t phones[STEPS], begins[STEPS];
     int64_t count;
-    shoal_lfmmi *lfmmi = make_loss(context, &(shoal_lfmmi_options){.order = 3,
-                                                                   .extra = -1,
-                                                                   .topology = topology,
-                                                                   .whole = whole});
+    shoal_lfmmi *lfmmi =
+        make_loss(context, &(shoal_lfmmi_options){.order = 3,
+                                                  .extra = -1,
+                                                  .topology = (shoal_topology)topology,
+                                                  .whole = whole});
     find_vectors(&lm, whole, &v);
     fill_random(y, STEPS * MOST_OUTPUTS, 2, seed);
     best_search b = {.p = {.lm = &lm,
                            .final = v.final,
-                           .topology = topology,
+                           .topology = (shoal_topology)topology,
                            .y = y,
                            .steps = STEPS,
                            .outputs = sh_topology_outputs(topology, PHONES)}};

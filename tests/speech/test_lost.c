@@ -1,5 +1,5 @@
-/* No word is lost, and none comes from nowhere: the real model on speech and on silence,
-   where both are there. */
+/* No word is lost, and none is invented: the real model on speech and on silence, if
+   both are available. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +26,7 @@ static int collect(void *user, const shoal_segment *segment) {
     return 0;
 }
 
-/* Skips where the model is not there. */
+/* Skips if the model is absent. */
 static listener open_listener(void) {
     listener l = {.text = ""};
     const char *model = test_data("models/ggml-tiny.bin");
@@ -40,7 +40,7 @@ static listener open_listener(void) {
 }
 
 static void close_listener(listener *l) {
-    shoal_speech_close(l->speech);
+    shoal_speech_destroy(l->speech);
     shoal_context_destroy(l->context);
 }
 
@@ -53,8 +53,8 @@ static void hear(listener *l, const shoal_recording *recording,
                      SHOAL_OK);
 }
 
-/* A name in the folder of utterances, as a path, and what is said in it; NULL where it is
-   not there. */
+/* The path of a recording in the folder of utterances, and its transcript; NULL if it
+   is absent. */
 static char *find_utterance(const char *name, char *said, size_t size) {
     char place[256], line[4096];
     const char *found = test_data("speech/transcripts.txt");
@@ -77,8 +77,8 @@ static int64_t words_lost(listener *l, const char *said) {
     return errors.deletions;
 }
 
-/* Two readers half a second apart, of whom the second is left out by the published rules;
-   found by shoal wer speech/ --attention full@published --json --texts. */
+/* Two speakers half a second apart, the second of whom the published rules lose; found
+   by shoal wer speech/ --attention full@published --json --texts. */
 static void a_second_voice_is_not_lost(void **state) {
     char said[2][2048], both[4096];
     char *paths[2] = {find_utterance("2136-5147-0037", said[0], sizeof said[0]),
@@ -90,38 +90,51 @@ static void a_second_voice_is_not_lost(void **state) {
         skip();
     }
     listener l = open_listener();
-    const shoal_recording recording = {.paths = (const char *const *)paths,
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .paths = (const char *const *)paths,
                                        .files = 2,
                                        .gap = 0.5};
     snprintf(both, sizeof both, "%s %s", said[0], said[1]);
-    hear(&l, &recording, &(shoal_transcribe_options){.language = "en", .published = 1});
+    hear(&l, &recording,
+         &(shoal_transcribe_options){.size = sizeof(shoal_transcribe_options),
+                                     .language = "en",
+                                     .published = 1});
     assert_true(words_lost(&l, both) >= 20);
-    hear(&l, &recording, &(shoal_transcribe_options){.language = "en"});
+    hear(&l, &recording,
+         &(shoal_transcribe_options){.size = sizeof(shoal_transcribe_options),
+                                     .language = "en"});
     assert_true(words_lost(&l, both) <= 2);
-    hear(&l, &recording, &(shoal_transcribe_options){.language = "en", .no_vad = 1});
+    hear(&l, &recording,
+         &(shoal_transcribe_options){.size = sizeof(shoal_transcribe_options),
+                                     .language = "en",
+                                     .no_vad = 1});
     assert_true(words_lost(&l, both) <= 2);
     close_listener(&l);
     free(paths[0]);
     free(paths[1]);
 }
 
-/* The model writes "you" under three seconds of silence. */
+/* The model writes "you" for three seconds of silence. */
 static void silence_says_nothing(void **state) {
     listener l = open_listener();
     float *samples = calloc(3 * SECOND, sizeof *samples);
-    const shoal_recording recording = {.samples = samples, .sample_count = 3 * SECOND};
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .samples = samples,
+                                       .sample_count = 3 * SECOND};
     for (int no_vad = 0; no_vad < 2; no_vad++)
         for (int noisy = 0; noisy < 2; noisy++) {
             for (int i = 0; i < 3 * SECOND; i++)
                 samples[i] = noisy ? (float)(i * 7919 % 201 - 100) * 1e-6f : 0;
-            hear(&l, &recording, &(shoal_transcribe_options){.no_vad = no_vad});
+            hear(&l, &recording,
+                 &(shoal_transcribe_options){.size = sizeof(shoal_transcribe_options),
+                                             .no_vad = no_vad});
             assert_string_equal(l.text, "");
         }
     free(samples);
     close_listener(&l);
 }
 
-/* And "See you next time. Bye-bye." where a recording goes on for a while after its last
+/* And "See you next time. Bye-bye." if a recording continues for a while after its last
    words. */
 static void the_end_says_nothing(void **state) {
     char said[2048];
@@ -134,12 +147,15 @@ static void the_end_says_nothing(void **state) {
     const double pauses[] = {3, 25};
     for (int i = 0; i < 2; i++) {
         const char *const paths[] = {path, path};
-        const shoal_recording recording = {.paths = paths,
+        const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                           .paths = paths,
                                            .files = 2,
                                            .gap = pauses[i],
                                            .duration = 13.2 + pauses[i]};
         shoal_word_errors errors = {0};
-        hear(&l, &recording, &(shoal_transcribe_options){.language = "en"});
+        hear(&l, &recording,
+             &(shoal_transcribe_options){.size = sizeof(shoal_transcribe_options),
+                                         .language = "en"});
         assert_int_equal(shoal_count_word_errors(l.context, said, l.text, &errors),
                          SHOAL_OK);
         assert_true(errors.insertions <= 1);

@@ -1,4 +1,5 @@
-/* Log-mel features against a plain discrete Fourier transform in double precision. */
+/* Log-mel features compared with a plain discrete Fourier transform in double
+   precision. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 static const double pi = 3.14159265358979323846;
 
 /* The definition: zeros up to 30 s, reflection, Hann, power, filters, log10. One frame,
-   before the clamp. */
+   before limiting. */
 static void reference_frame(const float *samples, int64_t count, int64_t frame, int bands,
                             const float *filters, double *out) {
     static double cosine[MEL_FFT], sine[MEL_FFT];
@@ -98,7 +99,7 @@ static void compare(int bands, int64_t count) {
             continue;
         reference_frame(samples, count, frame, bands, f.filters, column);
     }
-    /* The largest may be in a frame that is not checked: take it from the result. */
+    /* The maximum may be in a frame that is not checked: take it from the result. */
     for (int64_t i = 0; i < (int64_t)bands * MEL_FRAMES; i++)
         largest = fmax(largest, (double)f.out[i] * 4 - 4);
     for (int64_t frame = 0; frame < MEL_FRAMES; frame++) {

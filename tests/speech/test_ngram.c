@@ -1,5 +1,5 @@
-/* Language models: ARPA text and Sphinx's binary form, what they say and what they
-   refuse. */
+/* Language models: ARPA text and Sphinx's binary format, their probabilities and
+   errors. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static shoal_ngram *parse(const char *text) {
     return model;
 }
 
-/* Log to base 10 of the last of some words. */
+/* Log10 of the probability of the last of some words. */
 static double score(const shoal_ngram *model, const char *text) {
     int64_t words[8], count = 0;
     char copy[80];
@@ -61,13 +61,13 @@ static void a_small_model_backs_off(void **state) {
         if (fabs(score(model, cases[i].words) - cases[i].log10) > 1e-6)
             fail_msg("%s: %g, not %g", cases[i].words, score(model, cases[i].words),
                      cases[i].log10);
-    const shoal_ngram_info info = shoal_ngram_describe(model);
+    const shoal_ngram_info info = *shoal_ngram_describe(model);
     assert_int_equal(info.order, 3);
     assert_int_equal(info.words, 5);
     assert_int_equal(info.ngrams, 11);
     assert_int_equal(shoal_ngram_word(model, "d"), -1);
     assert_int_equal(shoal_ngram_word(model, ""), -1);
-    shoal_ngram_close(model);
+    shoal_ngram_destroy(model);
 }
 
 /* Files may have n-grams in any order. */
@@ -81,10 +81,10 @@ static void order_does_not_matter(void **state) {
     assert_true(fabs(score(model, "<s> a") + 0.2) < 1e-6);
     assert_true(fabs(score(model, "<s> </s>") + 0.3) < 1e-6);
     assert_true(fabs(score(model, "a </s>") + 0.4) < 1e-6);
-    shoal_ngram_close(model);
+    shoal_ngram_destroy(model);
 }
 
-/* Over sentences both ways of walking say the same. */
+/* Both functions give the same sum over a sentence. */
 static void steps_are_probabilities(void **state) {
     (void)state;
     shoal_ngram *model = parse(SMALL);
@@ -100,7 +100,7 @@ static void steps_are_probabilities(void **state) {
         sum_quick += (double)sh_ngram_next(model, quick, model->end, &quick);
         assert_true(fabs(sum - sum_quick) < 1e-4);
     }
-    shoal_ngram_close(model);
+    shoal_ngram_destroy(model);
 }
 
 /* Replaces the first `from` in SMALL. */
@@ -119,26 +119,26 @@ static void bad_files_name_their_line(void **state) {
         {"\\data\\", "data", "ends before a line \\data\\"},
         {"ngram 1=5", "ngram 1=4", "line 13: there are more 1-grams"},
         {"ngram 1=5", "ngram 1=6", "line 15: the 1-grams end after 5"},
-        {"ngram 1=5", "ngram 1=", "line 4: 'ngram 1=' is not"},
-        {"ngram 1=5", "ngram 1=-1", "line 4: -1 n-grams cannot be"},
-        {"ngram 1=5", "ngram 1=99999999999", "line 4: 99999999999 n-grams cannot be"},
-        {"ngram 1=5", "ngram 2=5", "line 4: counts of 1-grams"},
-        {"ngram 3=2", "ngram 3=2\nngram 4=0", "in place of \\4-grams:"},
-        {"\\1-grams:", "\\2-grams:", "line 8: '\\2-grams:' in place of \\1-grams:"},
+        {"ngram 1=5", "ngram 1=", "line 4: 'ngram 1=' does not"},
+        {"ngram 1=5", "ngram 1=-1", "line 4: -1 is not a valid number"},
+        {"ngram 1=5", "ngram 1=99999999999", "line 4: 99999999999 is not a valid number"},
+        {"ngram 1=5", "ngram 2=5", "line 4: the count of 1-grams"},
+        {"ngram 3=2", "ngram 3=2\nngram 4=0", "instead of \\4-grams:"},
+        {"\\1-grams:", "\\2-grams:", "line 8: '\\2-grams:' instead of \\1-grams:"},
         {"-0.6 a -0.2", "-0.6 a -0.2 x", "line 11: a 1-gram has"},
         {"-0.6 a -0.2", "-0.6", "line 11: a 1-gram has"},
-        {"-0.6 a -0.2", "nan a -0.2", "line 11: 'nan' is no logarithm"},
-        {"-0.6 a -0.2", "0.6 a -0.2", "line 11: '0.6' is no logarithm"},
-        {"-0.6 a -0.2", "-0.6 a nan", "line 11: 'nan' is no back-off"},
-        {"-0.6 a -0.2", "-0.6x a -0.2", "line 11: '-0.6x' is no logarithm"},
-        {"-0.6 a -0.2", "-0.6 b -0.2", "line 12: the word 'b' is there twice"},
+        {"-0.6 a -0.2", "nan a -0.2", "line 11: 'nan' is not the logarithm"},
+        {"-0.6 a -0.2", "0.6 a -0.2", "line 11: '0.6' is not the logarithm"},
+        {"-0.6 a -0.2", "-0.6 a nan", "line 11: 'nan' is not a back-off"},
+        {"-0.6 a -0.2", "-0.6x a -0.2", "line 11: '-0.6x' is not the logarithm"},
+        {"-0.6 a -0.2", "-0.6 b -0.2", "line 12: duplicate word 'b'"},
         {"-0.4 a b -0.25", "-0.4 a d", "line 17: the word 'd' is not among"},
-        {"-0.8 a </s>", "-0.4 a b", "line 18: this 2-gram is there twice"},
+        {"-0.8 a </s>", "-0.4 a b", "line 18: duplicate 2-gram"},
         {"-0.11 <s> a b", "-0.11 c a b", "line 22: the 3-gram begins with words"},
         {"-0.11 <s> a b", "-0.11 <s> a b -0.3", "line 22: a 3-gram has a number and"},
-        {"-0.12 a b </s>", "-0.12 <s> a b", "line 23: this 3-gram is there twice"},
+        {"-0.12 a b </s>", "-0.12 <s> a b", "line 23: duplicate 3-gram"},
         {"\\end\\", "", "ends before \\end\\"},
-        {"\\end\\", "\\4-grams:", "line 25: '\\4-grams:' in place of \\end\\"},
+        {"\\end\\", "\\4-grams:", "line 25: '\\4-grams:' instead of \\end\\"},
         {"</s>\n-99", "x\n-99", "the word '</s>' is not among"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -148,7 +148,7 @@ static void bad_files_name_their_line(void **state) {
                          SHOAL_BAD_FILE);
         if (!strstr(shoal_context_message(context), cases[i][2]))
             fail_msg("'%s' is not in '%s'", cases[i][2], shoal_context_message(context));
-        shoal_ngram_close(model);
+        shoal_ngram_destroy(model);
     }
 }
 
@@ -160,7 +160,7 @@ static void no_sentences_are_refused(void **state) {
                      SHOAL_OK);
     assert_int_equal(sh_ngram_finish(model, "test"), SHOAL_BAD_FILE);
     assert_non_null(strstr(shoal_context_message(context), "has no <s>"));
-    shoal_ngram_close(model);
+    shoal_ngram_destroy(model);
 }
 
 /* ---- Files ------------------------------------------------------------------------- */
@@ -173,7 +173,7 @@ static const char *path_of(const char *name) {
     return path;
 }
 
-/* Through gzip, or as it is. */
+/* Compressed by gzip, or plain. */
 static void write_lm(const char *path, const char *mode, const char *text, size_t times) {
     gzFile file = gzopen(path, mode);
     assert_non_null(file);
@@ -198,7 +198,7 @@ static void files_plain_and_compressed(void **state) {
         write_lm(path, i ? "wb9" : "wbT", SMALL, 1);
         assert_int_equal(shoal_ngram_open(context, path, &model), SHOAL_OK);
         assert_true(fabs(score(model, "<s> a b") + 0.11) < 1e-6);
-        shoal_ngram_close(model);
+        shoal_ngram_destroy(model);
     }
     assert_int_equal(truncate(path, 60), 0); /* in the middle of the compressed text */
     refused(path, "line ");
@@ -209,7 +209,7 @@ static void files_plain_and_compressed(void **state) {
     refused("/", "/");
 }
 
-/* ---- The binary form --------------------------------------------------------------- */
+/* ---- The binary format ------------------------------------------------------------ */
 
 static void sphinx_file_is_read(void **state) {
     (void)state;
@@ -224,12 +224,12 @@ static void sphinx_file_is_read(void **state) {
     assert_true(fabs(score(model, "<s> a b") + 0.11) < 1e-4);
     assert_true(fabs(score(model, "a b </s>") + 0.12) < 1e-4);
     assert_true(fabs(score(model, "a b a") + 0.25 + 0.1 + 0.6) < 1e-4);
-    assert_int_equal(shoal_ngram_describe(model).ngrams, 11);
-    shoal_ngram_close(model);
+    assert_int_equal(shoal_ngram_describe(model)->ngrams, 11);
+    shoal_ngram_destroy(model);
     free(bytes);
 }
 
-/* Cut anywhere it is refused; with any byte changed there is no crash. */
+/* Truncated anywhere it is rejected; any changed byte does not cause a crash. */
 static void damaged_sphinx_files(void **state) {
     (void)state;
     size_t size;
@@ -242,20 +242,20 @@ static void damaged_sphinx_files(void **state) {
         memcpy(part, bytes, cut);
         assert_int_equal(sh_sphinx_parse(context, "test", part, cut, &model),
                          SHOAL_BAD_FILE);
-        shoal_ngram_close(model);
+        shoal_ngram_destroy(model);
         free(part);
     }
     for (size_t at = tables; at < size; at++) {
         bytes[at] ^= 0x55;
         const shoal_status status = sh_sphinx_parse(context, "test", bytes, size, &model);
         assert_true(status == SHOAL_OK || status == SHOAL_BAD_FILE);
-        shoal_ngram_close(model);
+        shoal_ngram_destroy(model);
         bytes[at] ^= 0x55;
     }
     free(bytes);
 }
 
-/* ---- The real one ------------------------------------------------------------------ */
+/* ---- A real model ----------------------------------------------------------------- */
 
 static const char english[] = "/usr/share/pocketsphinx/model/en-us/en-us.lm.bin";
 
@@ -270,7 +270,7 @@ static shoal_ngram *open_english(void) {
     return model;
 }
 
-/* After a word all words together have probability 1. */
+/* After a history the probabilities of all words sum to 1. */
 static double sum_after(const shoal_ngram *model, int32_t state) {
     double sum = 0;
     int32_t next;
@@ -282,7 +282,7 @@ static double sum_after(const shoal_ngram *model, int32_t state) {
 static void english_is_whole(void **state) {
     (void)state;
     shoal_ngram *model = open_english();
-    const shoal_ngram_info info = shoal_ngram_describe(model);
+    const shoal_ngram_info info = *shoal_ngram_describe(model);
     assert_int_equal(info.words, 72547);
     assert_int_equal(info.ngrams, 72547 + 2051541 + 1669625);
     assert_true(info.bytes < 120000000);
@@ -294,11 +294,11 @@ static void english_is_whole(void **state) {
         if (fabs(sum - 1) > 2e-3)
             fail_msg("after %s: %g", words[i], sum);
     }
-    shoal_ngram_close(model);
+    shoal_ngram_destroy(model);
 }
 
-/* Both forms of one model, some words each time: as good as the five digits of the text.
-   */
+/* Compares both formats of one model on random words, up to the five digits of the
+   text. */
 static void compare_models(const shoal_ngram *one, const shoal_ngram *other) {
     uint64_t draw = 1;
     const int64_t count = one->word_count;
@@ -306,7 +306,7 @@ static void compare_models(const shoal_ngram *one, const shoal_ngram *other) {
         int64_t words[3], others[3];
         int32_t state = 0;
         for (int k = 0; k < 3; k++) {
-            /* half of the time a word that the model has after the ones before */
+            /* half of the time a word that follows the history in the model */
             const int level = state == 0 ? 0 : state < one->first_states[2] ? 1 : 2;
             const int64_t entry = state - one->first_states[level];
             const int32_t *begin = level ? one->levels[level].children + entry : NULL;
@@ -329,8 +329,8 @@ static void compare_models(const shoal_ngram *one, const shoal_ngram *other) {
     }
 }
 
-/* With what an independent reader of the binary form writes as ARPA: a model of phones,
-   or the one and the text of SHOAL_LM and SHOAL_ARPA. */
+/* Compares with the ARPA output of an independent reader of the binary format: a model
+   of phones, or the model and text of SHOAL_LM and SHOAL_ARPA. */
 static void as_another_reader_has_it(void **state) {
     (void)state;
     const char *binary = getenv("SHOAL_LM"), *text = getenv("SHOAL_ARPA");
@@ -353,11 +353,11 @@ static void as_another_reader_has_it(void **state) {
         shoal_ngram_open(context, text, &other) != SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
     unlink(path);
-    assert_int_equal(shoal_ngram_describe(one).ngrams,
-                     shoal_ngram_describe(other).ngrams);
+    assert_int_equal(shoal_ngram_describe(one)->ngrams,
+                     shoal_ngram_describe(other)->ngrams);
     compare_models(one, other);
-    shoal_ngram_close(one);
-    shoal_ngram_close(other);
+    shoal_ngram_destroy(one);
+    shoal_ngram_destroy(other);
 }
 
 int main(void) {

@@ -1,6 +1,5 @@
-/* A recogniser's file, made here with random weights: what is read from its notes, files
-   of before some of them, what is refused, and sound in memory against the steps one by
-   one. */
+/* A recogniser's file, made here with random weights: its notes, older files without
+   some of them, errors, and samples in memory compared with the single steps. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -20,8 +19,8 @@ static shoal_context *context;
 static const char *folder;
 static float samples[SAMPLES];
 
-/* Notes that a training of CTC on words writes; those from AGED on are younger than the
-   first files. */
+/* Notes written by a CTC training on words; those from AGED on are missing in the first
+   files. */
 static const shoal_note notes[] =
     {{"config.task", "speech"},     {"config.units", "words"},
      {"config.bands", "20"},        {"config.normalise", "speaker"},
@@ -32,10 +31,11 @@ static const shoal_note notes[] =
      {"config.topology", "chain"}};
 enum { NOTES = sizeof notes / sizeof *notes, AGED = 9 };
 
-/* FOLDER/NAME with these notes, one of them with another value or, NULL, left out. */
+/* FOLDER/NAME with these notes, one of them with another value or, if NULL, removed. */
 static const char *save(const char *name, int count, const char *key, const char *value) {
     static char path[512];
-    const shoal_model_config config = {.features = BANDS * CONTEXT,
+    const shoal_model_config config = {.size = sizeof(shoal_model_config),
+                                       .features = BANDS * CONTEXT,
                                        .outputs = 4,
                                        .max_length = 4000,
                                        .layers = 1,
@@ -43,7 +43,7 @@ static const char *save(const char *name, int count, const char *key, const char
                                        .head_dim = 8,
                                        .feed_forward = 16,
                                        .norm = SHOAL_NORM_PRE,
-                                       .positions = SHOAL_SINUSOIDAL};
+                                       .positions = SHOAL_POSITIONS_SINUSOIDAL};
     shoal_note own[NOTES];
     int kept = 0;
     for (int i = 0; i < count; i++) {
@@ -74,14 +74,14 @@ static void notes_are_read(void **state) {
     (void)state;
     save("checkpoint.safetensors", NOTES, "state.step", "3");
     shoal_recogniser *r = open_model(folder, NULL);
-    assert_int_equal(shoal_recogniser_describe(r).step, 3);
+    assert_int_equal(shoal_recogniser_describe(r)->step, 3);
     shoal_recogniser_destroy(r);
     save("best.safetensors", NOTES, NULL, NULL);
-    r = open_model(folder, NULL); /* the best goes first */
-    const shoal_recogniser_info info = shoal_recogniser_describe(r);
+    r = open_model(folder, NULL); /* the best has priority */
+    const shoal_recogniser_info info = *shoal_recogniser_describe(r);
     assert_non_null(strstr(info.path, "/best.safetensors"));
     assert_int_equal(info.step, 17);
-    assert_int_equal(info.loss, SHOAL_RECOGNISER_CTC);
+    assert_int_equal(info.loss, SHOAL_RECOGNISER_LOSS_CTC);
     assert_int_equal(info.topology, SHOAL_TOPOLOGY_CTC);
     assert_int_equal(info.units, 3);
     assert_int_equal(info.outputs, 4);
@@ -91,8 +91,8 @@ static void notes_are_read(void **state) {
     assert_null(shoal_recogniser_unit(r, 3));
     shoal_recogniser_destroy(r);
     r = open_model(save("old", AGED, NULL, NULL), NULL);
-    assert_int_equal(shoal_recogniser_describe(r).features.rate, 16000);
-    assert_int_equal(shoal_recogniser_describe(r).features.every, 1);
+    assert_int_equal(shoal_recogniser_describe(r)->features.rate, 16000);
+    assert_int_equal(shoal_recogniser_describe(r)->features.every, 1);
     shoal_recogniser_destroy(r);
 }
 
@@ -110,34 +110,35 @@ static void expect_refused(const char *key, const char *value, shoal_status stat
 static void others_are_refused(void **state) {
     (void)state;
     expect_refused("config.task", "copy", SHOAL_BAD_FILE, "a model of copy");
-    expect_refused("config.task", NULL, SHOAL_BAD_FILE, "is no recogniser");
+    expect_refused("config.task", NULL, SHOAL_BAD_FILE, "is not a recogniser");
     expect_refused("speech.units", NULL, SHOAL_BAD_FILE, "it has no speech.units");
-    expect_refused("speech.units", "A\nB\n", SHOAL_BAD_FILE, "other units than outputs");
+    expect_refused("speech.units", "A\nB\n", SHOAL_BAD_FILE,
+                   "does not match its outputs");
     expect_refused("speech.units", "A\nB\x1b\nC\n", SHOAL_BAD_FILE, "control characters");
     expect_refused("config.hop", NULL, SHOAL_BAD_FILE, "has no config.hop");
     expect_refused("config.hop", "0", SHOAL_BAD_FILE, "config.hop is \"0\"");
     expect_refused("config.hop", "1.5", SHOAL_BAD_FILE, "config.hop is");
     expect_refused("config.loss", "mse", SHOAL_BAD_FILE, "config.loss is \"mse\"");
-    expect_refused("config.bands", "21", SHOAL_BAD_FILE, "other features");
-    expect_refused("config.loss", "lf-mmi", SHOAL_BAD_FILE, "other units than outputs");
+    expect_refused("config.bands", "21", SHOAL_BAD_FILE, "its features do not match");
+    expect_refused("config.loss", "lf-mmi", SHOAL_BAD_FILE, "does not match its outputs");
 }
 
 static void options_are_checked(void **state) {
     (void)state;
     const char *path = save("good", NOTES, NULL, NULL);
     shoal_recogniser *r;
-    shoal_recogniser_options options = shoal_recogniser_defaults();
+    shoal_recogniser_options options = shoal_recogniser_options_defaults();
     options.attention = "nonsense";
     assert_int_equal(shoal_recogniser_open(context, path, &options, &r), SHOAL_INVALID);
-    options = shoal_recogniser_defaults();
+    options = shoal_recogniser_options_defaults();
     options.lexicon = "somewhere";
     assert_int_equal(shoal_recogniser_open(context, path, &options, &r), SHOAL_INVALID);
     options.lm = "somewhere";
     assert_int_equal(shoal_recogniser_open(context, path, &options, &r), SHOAL_IO);
-    options = shoal_recogniser_defaults();
+    options = shoal_recogniser_options_defaults();
     options.beams = -1;
     assert_int_equal(shoal_recogniser_open(context, path, &options, &r), SHOAL_INVALID);
-    /* A caller whose struct ends before `beams` has the default of it. */
+    /* A caller whose structure ends before `beams` gets its default. */
     options.size = offsetof(shoal_recogniser_options, beams);
     r = open_model(path, &options);
     shoal_recognition heard;
@@ -149,14 +150,15 @@ static void options_are_checked(void **state) {
     shoal_recogniser_destroy(r);
 }
 
-/* Features, stacked one by one, the model as a whole, and the likeliest outputs. */
+/* Features, stacked one by one, the complete model, and the most probable outputs. */
 static void sound_is_heard(void **state) {
     (void)state;
     shoal_recogniser *r = open_model(save("good", NOTES, NULL, NULL), NULL);
     shoal_recognition heard;
     assert_int_equal(shoal_recogniser_recognise(r, samples, SAMPLES, &heard), SHOAL_OK);
-    const shoal_features_config config = shoal_recogniser_describe(r).features;
-    const shoal_fbank_options fbank = {.bands = BANDS};
+    const shoal_features_config config = shoal_recogniser_describe(r)->features;
+    const shoal_fbank_options fbank = {.size = sizeof(shoal_fbank_options),
+                                       .bands = BANDS};
     const int64_t frames = shoal_fbank_frames(&fbank, SAMPLES);
     const int64_t rows = (frames + HOP - 1) / HOP;
     float *features = malloc(sizeof(float) * (size_t)(frames * BANDS));
@@ -171,13 +173,14 @@ static void sound_is_heard(void **state) {
                     stacked[(i * CONTEXT + k) * BANDS + band] =
                         features[t * BANDS + band];
             }
-    const shoal_model_inputs inputs = {.batch = 1,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = 1,
                                        .offsets = (int64_t[]){0, rows},
                                        .features = stacked};
     shoal_model *view;
     float *out;
-    assert_int_equal(shoal_model_view(shoal_recogniser_parts_of(r).model, NULL, 1, rows,
-                                      &view),
+    assert_int_equal(shoal_model_create_view(shoal_recogniser_describe_parts(r)->model,
+                                             NULL, 1, rows, &view),
                      SHOAL_OK);
     assert_int_equal(shoal_model_forward(view, &inputs, &out), SHOAL_OK);
     int64_t count = 0;
@@ -206,7 +209,7 @@ static int make(void **state) {
     (void)state;
     context = test_context(NULL, 2);
     folder = make_folder();
-    for (int i = 0; i < SAMPLES; i++) /* tones, each of a quarter of a second */
+    for (int i = 0; i < SAMPLES; i++) /* tones of a quarter of a second each */
         samples[i] = 0.3f * sinf(0.02f * (float)(1 + i / 4000 % 5) * (float)i);
     return 0;
 }

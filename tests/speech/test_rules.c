@@ -1,5 +1,5 @@
-/* Decoding without a network: which tokens may follow, where windows are cut, and how
-   texts are compressed. */
+/* Decoding without a network: which tokens may follow, where windows are cut, and
+   compression of texts. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ static decode_rules rules_with(bool timestamps) {
                           .not_first_count = 2};
 }
 
-/* One letter per token: '.' may come, 'x' may not. */
+/* One letter per token: '.' if allowed, 'x' if not. */
 static void check_allowed(bool timestamps, const int32_t *sampled, int count,
                           const float *logits, const char *expected) {
     const decode_rules rules = rules_with(timestamps);
@@ -42,7 +42,7 @@ static void check_allowed(bool timestamps, const int32_t *sampled, int count,
             assert_true(row[i] == logits[i]);
 }
 
-/* Words far likelier than all times together. */
+/* Words far more probable than all times together. */
 static void fill_wordy(float *logits) {
     for (int i = 0; i < ALL; i++)
         logits[i] = i < TIME ? 9 : 0;
@@ -60,14 +60,15 @@ static void test_times_come_in_pairs(void **state) {
     fill_wordy(logits);
     /* The first token is a time, and an early one. */
     check_allowed(true, NULL, 0, logits, "xxxxxxxxxxxxx...xxxxx");
-    /* A beginning: words follow. */
+    /* After a start time words follow. */
     check_allowed(true, (int32_t[]){TIME}, 1, logits, "...x.......xxxxxxxxxx");
-    /* After words anything later may come, but not the time of the beginning. */
+    /* After words anything later is allowed, but not the start time. */
     check_allowed(true, (int32_t[]){TIME + 1, 5}, 2, logits, "...x.......xxxx......");
-    /* An end alone: its partner, which may be the same time, or the end of the text. */
+    /* After an end time its partner, which may be the same time, or the end of the
+       text. */
     check_allowed(true, (int32_t[]){TIME, 5, TIME + 3}, 3, logits,
                   "xxxxxxxxxx.xxxxx.....");
-    /* A pair: words. */
+    /* After a pair words follow. */
     check_allowed(true, (int32_t[]){TIME, 5, TIME + 3, TIME + 4}, 4, logits,
                   "...x.......xxxxxxxxxx");
     check_allowed(true, (int32_t[]){TIME, 5, TIME + 3, TIME + 4, 6}, 5, logits,
@@ -78,7 +79,7 @@ static void test_likely_times_win(void **state) {
     float logits[ALL];
     for (int i = 0; i < ALL; i++)
         logits[i] = i < TIME ? 1 : 0;
-    /* 7 times of e^0 against a word of e^1: together they are more. */
+    /* 7 times of e^0 and a word of e^1: the times together are more probable. */
     check_allowed(true, (int32_t[]){TIME, 5}, 2, logits, "xxxxxxxxxxxxxx.......");
     /* 2 times of e^0 are less. */
     check_allowed(true, (int32_t[]){TIME + 5, 5}, 2, logits, "...x.......xxxxxxxx..");
@@ -119,17 +120,17 @@ typedef struct {
 } cut_case;
 
 static const cut_case cut_cases[] = {
-    /* Nothing. */
+    /* Empty. */
     {{0}, 0, 3000, 3000, 0, {{0}}},
-    /* No times: one segment over what there is of the window. */
+    /* Without times: one segment over the available part of the window. */
     {{1, 2, 3}, 3, 1500, 1500, 1, {{0, 3, 0, 15}}},
-    /* A beginning and an end: nothing follows, so the next window is the next 30 s. */
+    /* A start and an end: nothing follows, so the next window is the next 30 s. */
     {{T0, 1, 2, T0 + 250}, 4, 3000, 3000, 1, {{0, 4, 0, 5}}},
-    /* The end is missing: until the window's end. */
+    /* The end is missing: up to the end of the window. */
     {{T0, 1, 2}, 3, 3000, 3000, 1, {{0, 3, 0, 30}}},
-    /* A pair, then an unfinished text: heard again from the pair on. */
+    /* A pair, then an unfinished text: processed again from the pair on. */
     {{T0 + 10, 1, T0 + 100, T0 + 100, 2}, 5, 3000, 200, 1, {{0, 3, 0.2, 2}}},
-    /* A pair, then a whole text. */
+    /* A pair, then a complete text. */
     {{T0, 1, T0 + 100, T0 + 150, 2, T0 + 200},
      6,
      3000,
@@ -143,9 +144,9 @@ static const cut_case cut_cases[] = {
      400,
      2,
      {{0, 3, 0, 2}, {3, 6, 3, 4}}},
-    /* A time beyond the recording's end does not move beyond it. */
+    /* A time beyond the recording's end is limited to it. */
     {{T0, 1, T0 + 100, T0 + 100, 2}, 5, 90, 90, 1, {{0, 3, 0, 2}}},
-    /* A pair at 0 would never move on. */
+    /* A pair at 0 would never advance. */
     {{T0, T0, 1}, 3, 3000, 3000, 1, {{0, 1, 0, 0}}},
 };
 
@@ -176,14 +177,14 @@ static void test_speech_without_words_is_seen(void **state) {
         /* A token lasts a second at most. */
         {{T0, 1, 2, 3, T0 + 150}, 5, 0},
         {{T0, 1, 2, T0 + 250}, 4, 3},
-        /* What follows 5 s is heard again; not so where the end is missing, */
+        /* Audio after 5 s is processed again, but not if the end is missing, */
         {{T0, 1, 2, 3, 4, 5, T0 + 250}, 7, 0},
         {{T0, 1, 2, 3, 4, 5}, 6, 25},
-        /* or a text ends at once. */
+        /* or if a text ends at once. */
         {{T0, 1, T0 + 20}, 3, 29.6},
-        /* A good segment does not excuse the next. */
+        /* A good segment does not excuse the next one. */
         {{T0, 1, 2, 3, T0 + 100, T0 + 100, 4, T0 + 1400}, 8, 25},
-        /* Nor does it answer for an unfinished text, which is heard again. */
+        /* Nor does it count for an unfinished text, which is processed again. */
         {{T0, 1, 2, T0 + 100, T0 + 100, 2}, 6, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -201,7 +202,7 @@ static void test_compression(void **state) {
     for (size_t i = 0; i < sizeof text; i++)
         text[i] = "no no no "[i % 9];
     assert_true(sh_compression_ratio(text, sizeof text, room) > 20);
-    /* Python's zlib makes 50 bytes of these 44. */
+    /* Python's zlib compresses these 44 bytes to 50. */
     const double ratio =
         sh_compression_ratio("the girl was sealing up some letters as he e", 44, room);
     assert_true(fabs(ratio - 44.0 / 50) < 0.03);

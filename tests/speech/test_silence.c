@@ -1,5 +1,5 @@
-/* What is taken for silence, and what is not: by the sound alone, and, where the real
-   model is there, by what it hears. */
+/* Detection of silence by the audio alone, and, if the real model is available, by its
+   output. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 enum { SECOND = AUDIO_RATE };
 
-/* Even noise with this root mean square. */
+/* White noise with this root mean square. */
 static void add_noise(double size, int64_t count, float *samples) {
     uint64_t draw = 88172645463325252u;
     for (int64_t i = 0; i < count; i++) {
@@ -33,13 +33,14 @@ static void levels_are_of_tenths_of_a_second(void **state) {
     assert_true(fabs(level.loudest - 0.5) < 1e-9 && level.quietest == 0);
     level = sh_sound_level(samples + 1600, 1600);
     assert_true(fabs(level.loudest - 0.5) < 1e-9 && level.quietest == level.loudest);
-    level = sh_sound_level(samples + 1600, 100); /* less than a tenth is one stretch */
+    level = sh_sound_level(samples + 1600, 100); /* less than a tenth of a second is
+                                                    one interval */
     assert_true(fabs(level.loudest - 0.5) < 1e-9 && level.quietest == level.loudest);
-    level = sh_sound_level(samples, 1700); /* and a rest behind a tenth is left out */
+    level = sh_sound_level(samples, 1700); /* and a remainder after a tenth is ignored */
     assert_true(level.loudest == 0);
 }
 
-/* ---- Through a model ------------------------------------------------------------ */
+/* ---- With a model ----------------------------------------------------------------- */
 
 typedef struct {
     char text[4096];
@@ -54,7 +55,9 @@ static int collect(void *user, const shoal_segment *segment) {
 
 static words hear(shoal_speech *speech, const float *samples, int64_t count,
                   const shoal_transcribe_options *options) {
-    const shoal_recording recording = {.samples = samples, .sample_count = count};
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .samples = samples,
+                                       .sample_count = count};
     words w = {.text = ""};
     assert_int_equal(shoal_speech_transcribe(speech, &recording, options, collect, &w,
                                              &w.summary),
@@ -62,14 +65,16 @@ static words hear(shoal_speech *speech, const float *samples, int64_t count,
     return w;
 }
 
-/* A model with random weights has words for anything that it is asked about. */
+/* A model with random weights has words for any input. */
 static void nothing_is_never_heard(void **state) {
     const small_whisper model = {51865, true, 2, false, 0};
     opened o = open_small(&model, NULL, 2);
     const int64_t count = 40 * SECOND;
     float *samples = floats(count);
     for (int no_fallback = 0; no_fallback < 2; no_fallback++) {
-        const shoal_transcribe_options options = {.no_fallback = no_fallback,
+        const shoal_transcribe_options options = {.size =
+                                                      sizeof(shoal_transcribe_options),
+                                                  .no_fallback = no_fallback,
                                                   .no_vad = 1};
         memset(samples, 0, (size_t)count * sizeof *samples);
         words w = hear(o.speech, samples, count, &options);
@@ -80,7 +85,9 @@ static void nothing_is_never_heard(void **state) {
         assert_true(fabs(w.summary.seconds - 40) < 1e-9);
         add_noise(0.01, SECOND, samples + 35 * SECOND); /* in the second window */
         w = hear(o.speech, samples, count,
-                 &(shoal_transcribe_options){.no_fallback = 1, .no_vad = 1});
+                 &(shoal_transcribe_options){.size = sizeof(shoal_transcribe_options),
+                                             .no_fallback = 1,
+                                             .no_vad = 1});
         assert_true(w.text[0] != 0);
         assert_int_equal(w.summary.silent, 1);
     }
@@ -88,15 +95,18 @@ static void nothing_is_never_heard(void **state) {
     close_small(&o);
 }
 
-/* A window's words from what the encoder gave are those of the whole road. */
+/* Decoding a window from the encoder's output gives the same words as transcription. */
 static void decoding_alone_is_the_same(void **state) {
     const small_whisper model = {51865, true, 2, false, 0};
     opened o = open_small(&model, NULL, 2);
     const int64_t count = 7 * SECOND;
     float *samples = floats(count), *features = floats(80 * 3000),
           *encoded = floats(1500 * SMALL_WIDTH);
-    const shoal_recording recording = {.samples = samples, .sample_count = count};
-    const shoal_transcribe_options options = {.no_fallback = 1,
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .samples = samples,
+                                       .sample_count = count};
+    const shoal_transcribe_options options = {.size = sizeof(shoal_transcribe_options),
+                                              .no_fallback = 1,
                                               .no_timestamps = 1,
                                               .no_vad = 1};
     words again = {.text = ""};
@@ -128,7 +138,7 @@ static void decoding_alone_is_the_same(void **state) {
     close_small(&o);
 }
 
-/* ---- Through the real one ------------------------------------------------------- */
+/* ---- With the real model ---------------------------------------------------------- */
 
 typedef struct {
     shoal_context *context;
@@ -145,7 +155,7 @@ static real open_real(void) {
     if (!path || shoal_speech_open(r.context, path, NULL, &r.speech) != SHOAL_OK ||
         !(path = test_data("speech/1088-134315-0043.flac")) ||
         sh_audio_open(r.context, path, false, &sound) != SHOAL_OK) {
-        shoal_speech_close(r.speech);
+        shoal_speech_destroy(r.speech);
         shoal_context_destroy(r.context);
         print_message("the real model and speech are not here\n");
         skip();
@@ -161,7 +171,7 @@ static real open_real(void) {
 
 static void close_real(real *r) {
     free(r->samples);
-    shoal_speech_close(r->speech);
+    shoal_speech_destroy(r->speech);
     shoal_context_destroy(r->context);
 }
 
@@ -170,7 +180,9 @@ static void noise_has_no_words(void **state) {
     real r = open_real();
     float *samples = floats(3 * SECOND);
     for (int i = 0; i < 4; i++) {
-        const shoal_transcribe_options options = {.no_vad = i / 2};
+        const shoal_transcribe_options options = {.size =
+                                                      sizeof(shoal_transcribe_options),
+                                                  .no_vad = i / 2};
         memset(samples, 0, 3 * SECOND * sizeof *samples);
         add_noise(sizes[i % 2], 3 * SECOND, samples);
         const words w = hear(r.speech, samples, 3 * SECOND, &options);
@@ -182,17 +194,19 @@ static void noise_has_no_words(void **state) {
     close_real(&r);
 }
 
-/* Speech at a hundredth of its size keeps its words. */
+/* Speech at a hundredth of its amplitude keeps its words. */
 static void quiet_speech_is_heard(void **state) {
     static const char said[] =
         "fisher went back to the library the girl was sealing up some letters as he "
         "entered and looked up i am afraid miss holland i've got myself into very "
         "serious trouble what is that fisher asked the girl";
     real r = open_real();
-    for (int64_t i = 0; i < r.count; i++) /* as 16 bits have it */
+    for (int64_t i = 0; i < r.count; i++) /* quantised to 16 bits */
         r.samples[i] = roundf(r.samples[i] * 327.68f) / 32768;
     for (int no_vad = 0; no_vad < 2; no_vad++) {
-        const shoal_transcribe_options options = {.no_vad = no_vad};
+        const shoal_transcribe_options options = {.size =
+                                                      sizeof(shoal_transcribe_options),
+                                                  .no_vad = no_vad};
         const words quiet = hear(r.speech, r.samples, r.count, &options);
         shoal_word_errors errors = {0};
         assert_int_equal(shoal_count_word_errors(r.context, said, quiet.text, &errors),
@@ -212,7 +226,9 @@ static void noise_has_no_language(void **state) {
     memcpy(samples + AUDIO_WINDOW, r.samples, (size_t)r.count * sizeof *samples);
     add_noise(1e-2, AUDIO_WINDOW, samples);
     for (int no_vad = 0; no_vad < 2; no_vad++) {
-        const shoal_transcribe_options options = {.no_vad = no_vad};
+        const shoal_transcribe_options options = {.size =
+                                                      sizeof(shoal_transcribe_options),
+                                                  .no_vad = no_vad};
         const words w = hear(r.speech, samples, count, &options);
         assert_string_equal(w.summary.language, "en");
         assert_non_null(strstr(w.text, "library"));

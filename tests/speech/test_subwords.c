@@ -22,7 +22,7 @@ static subwords learn(int64_t most) {
     return s;
 }
 
-/* The word spelled, with '|' between units; "" where it cannot be. */
+/* The spelling, with '|' between units; "" if it is impossible. */
 static const char *spell(const subwords *s, const char *word) {
     static char text[256];
     int32_t numbers[SUBWORDS_MOST];
@@ -48,7 +48,7 @@ static void test_frequent_parts_become_units(void **state) {
     sh_subwords_free(&s);
 }
 
-/* Without a limit every word that is there twice becomes one unit; no pair is left. */
+/* Without a limit every word that occurs twice becomes one unit; no pair remains. */
 static void test_learning_ends(void **state) {
     (void)state;
     subwords s = learn(1000);

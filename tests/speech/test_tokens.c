@@ -1,4 +1,4 @@
-/* Tokens: their layout, languages, text, and what decoding leaves out. */
+/* Tokens: their layout, languages, text, and those that decoding suppresses. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,7 +107,7 @@ static void pieces_are_merged_in_order(void **state) {
     assert_int_equal(sh_tokens_find(&t, "hell", 4), 258);
     assert_int_equal(sh_tokens_find(&t, "help", 4), -1);
     assert_int_equal(sh_tokens_find(&t, "", 0), -1);
-    /* he, ll, then hell: "lo" was learnt later, so its l is gone by then. */
+    /* he, ll, then hell: "lo" was learned later, when its l is already merged. */
     assert_int_equal(sh_tokens_encode_piece(&t, "hello", 5, ids, 8), 2);
     assert_true(ids[0] == 258 && ids[1] == 'o');
     assert_int_equal(sh_tokens_encode_piece(&t, " he", 3, ids, 8), 1);
@@ -132,7 +132,7 @@ static void text_is_put_together(void **state) {
                               "a\xef\xbf\xbd\xe2\x99\xaa\xef\xbf\xbd");
 }
 
-/* The list that the published multilingual models carry with them. */
+/* The list of the published multilingual models. */
 static const int32_t published[] =
     {1,     2,     7,     8,     9,     10,    14,    25,    26,    27,    28,
      29,    31,    58,    59,    60,    61,    62,    63,    90,    91,    92,

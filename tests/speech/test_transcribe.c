@@ -1,5 +1,5 @@
-/* Whole recordings through small models with random weights: any length, any number of
-   threads, memory, refusals; and, where the real model is there, real speech. */
+/* Complete recordings with small models with random weights: any length, any number of
+   threads, memory, errors; and, if the real model is available, real speech. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -45,7 +45,9 @@ static heard hear_samples(const opened *o, int64_t count,
                           const shoal_transcribe_options *options,
                           shoal_transcription *summary) {
     float *samples = floats(count);
-    const shoal_recording recording = {.samples = samples, .sample_count = count};
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .samples = samples,
+                                       .sample_count = count};
     heard h = {0};
     make_samples(9, count, samples);
     assert_int_equal(shoal_speech_transcribe(o->speech, &recording, options, listen, &h,
@@ -60,7 +62,9 @@ static void test_recordings_of_any_length(void **state) {
     opened o = open_small(&half_model, "shoal-20", 2);
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
         for (int timestamps = 0; timestamps < 2; timestamps++) {
-            const shoal_transcribe_options options = {.no_timestamps = !timestamps,
+            const shoal_transcribe_options options = {.size = sizeof(
+                                                          shoal_transcribe_options),
+                                                      .no_timestamps = !timestamps,
                                                       .no_vad = 1,
                                                       .no_fallback = 1};
             shoal_transcription summary;
@@ -78,17 +82,21 @@ static void test_threads_change_nothing(void **state) {
     uint64_t digests[3];
     for (int i = 0; i < 3; i++) {
         opened o = open_small(&half_model, "shoal-20", i + 1);
-        const shoal_transcribe_options options = {.beams = 3, .seed = 5, .no_vad = 1};
+        const shoal_transcribe_options options = {.size =
+                                                      sizeof(shoal_transcribe_options),
+                                                  .beams = 3,
+                                                  .seed = 5,
+                                                  .no_vad = 1};
         shoal_transcription summary;
         const heard h = hear_samples(&o, 8 * SECOND, &options, &summary);
         digests[i] = h.digest;
-        assert_true(summary.fallbacks > 0); /* random words are never likely */
+        assert_true(summary.fallbacks > 0); /* random words are never probable */
         close_small(&o);
     }
     assert_true(digests[0] == digests[1] && digests[1] == digests[2]);
 }
 
-/* A voice whose pitch and formant glide, four syllables a second, phrases of 5 s. */
+/* A voice with gliding pitch and formant, four syllables per second, phrases of 5 s. */
 static void make_speech(int64_t count, float *samples) {
     const double turn = 6.283185307179586;
     double phase = 0;
@@ -111,10 +119,16 @@ static heard hear_batch(int batch, int threads, int beams, shoal_transcription *
     enum { COUNT = 100 * SECOND };
     opened o = {.context = test_context(NULL, threads),
                 .path = write_whisper(&half_model)};
-    const shoal_speech_options wanted = {.attention = "shoal-20", .batch = batch};
-    const shoal_transcribe_options options = {.beams = beams, .seed = 5};
+    const shoal_speech_options wanted = {.size = sizeof(shoal_speech_options),
+                                         .attention = "shoal-20",
+                                         .batch = batch};
+    const shoal_transcribe_options options = {.size = sizeof(shoal_transcribe_options),
+                                              .beams = beams,
+                                              .seed = 5};
     float *samples = floats(COUNT);
-    const shoal_recording recording = {.samples = samples, .sample_count = COUNT};
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .samples = samples,
+                                       .sample_count = COUNT};
     heard h = {0};
     make_speech(COUNT, samples);
     assert_int_equal(shoal_speech_open(o.context, o.path, &wanted, &o.speech), SHOAL_OK);
@@ -126,7 +140,7 @@ static heard hear_batch(int batch, int threads, int beams, shoal_transcription *
     return h;
 }
 
-/* The same text whatever runs side by side; fallback included, which random words always
+/* The same text for any batch size, including fallback, which random words always
    need. */
 static void test_batches_change_nothing(void **state) {
     static const struct {
@@ -144,13 +158,15 @@ static void test_batches_change_nothing(void **state) {
     }
 }
 
-/* A model does not need its file any more once it is open; who shortens a mapped file
-   would end the program. */
+/* An open model does not need its file any more; truncating a mapped file would end the
+   program. */
 static void test_the_file_may_shrink(void **state) {
     uint64_t digests[2];
     for (int shrunk = 0; shrunk < 2; shrunk++) {
         opened o = open_small(&half_model, "shoal-20", 2);
-        const shoal_transcribe_options options = {.no_fallback = 1};
+        const shoal_transcribe_options options = {.size =
+                                                      sizeof(shoal_transcribe_options),
+                                                  .no_fallback = 1};
         if (shrunk)
             assert_int_equal(truncate(o.path, 0), 0);
         assert_int_equal(shoal_speech_set_attention(o.speech, "shoal-20"), SHOAL_OK);
@@ -169,28 +185,33 @@ static void test_the_file_may_shrink(void **state) {
 static void test_the_caller_can_stop(void **state) {
     opened o = open_small(&half_model, NULL, 2);
     float *samples = floats(70 * SECOND);
-    const shoal_recording recording = {.samples = samples, .sample_count = 70 * SECOND};
-    const shoal_transcribe_options options = {.no_fallback = 1,
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .samples = samples,
+                                       .sample_count = 70 * SECOND};
+    const shoal_transcribe_options options = {.size = sizeof(shoal_transcribe_options),
+                                              .no_fallback = 1,
                                               .no_timestamps = 1,
                                               .no_vad = 1};
     heard h = {.stop_after = 1};
     make_samples(9, 70 * SECOND, samples);
     assert_int_equal(shoal_speech_transcribe(o.speech, &recording, &options, listen, &h,
                                              NULL),
-                     SHOAL_OK);
+                     SHOAL_CANCELLED);
     assert_int_equal(h.segments, 1);
     free(samples);
     close_small(&o);
 }
 
-/* Memory is what was reserved when the model was opened, however long the recording. */
+/* Memory is allocated when the model is opened, and does not depend on the
+   recording. */
 static void test_memory_does_not_grow(void **state) {
     counting_allocator memory = {0};
     const shoal_options counted = counting_options(&memory);
     opened o = {.path = write_whisper(&half_model)};
     assert_int_equal(shoal_context_create(&counted, &o.context), SHOAL_OK);
     assert_int_equal(shoal_speech_open(o.context, o.path, NULL, &o.speech), SHOAL_OK);
-    const shoal_transcribe_options options = {.no_fallback = 1};
+    const shoal_transcribe_options options = {.size = sizeof(shoal_transcribe_options),
+                                              .no_fallback = 1};
     int64_t calls[2];
     for (int i = 0; i < 2; i++) {
         const int64_t before = memory.calls;
@@ -211,14 +232,14 @@ static void test_every_allocation_fails_in_turn(void **state) {
         shoal_context *context;
         shoal_speech *speech;
         assert_int_equal(shoal_context_create(&counted, &context), SHOAL_OK);
-        memory.fail_at = memory.calls + at; /* the context has its own */
+        memory.fail_at = memory.calls + at; /* the context has allocated before */
         const shoal_status status = shoal_speech_open(context, path, NULL, &speech);
         if (status != SHOAL_OK) {
             assert_int_equal(status, SHOAL_NO_MEMORY);
             assert_null(speech);
             failures++;
         }
-        shoal_speech_close(speech);
+        shoal_speech_destroy(speech);
         shoal_context_destroy(context);
         assert_int_equal(memory.live, 0);
         if (status == SHOAL_OK)
@@ -228,11 +249,13 @@ static void test_every_allocation_fails_in_turn(void **state) {
     drop_whisper(path);
 }
 
-/* ---- Refusals ------------------------------------------------------------------- */
+/* ---- Errors ----------------------------------------------------------------------- */
 
 static shoal_status transcribe_with(const opened *o, shoal_transcribe_options options) {
     float silence[SECOND] = {0};
-    const shoal_recording recording = {.samples = silence, .sample_count = SECOND};
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .samples = silence,
+                                       .sample_count = SECOND};
     options.no_fallback = 1;
     return shoal_speech_transcribe(o->speech, &recording, &options, NULL, NULL, NULL);
 }
@@ -250,21 +273,31 @@ static void test_refusals(void **state) {
                                          &logit),
                      SHOAL_INVALID);
     assert_int_equal(shoal_speech_encode(o.speech, NULL, encoded), SHOAL_INVALID);
-    assert_int_equal(transcribe_with(&o, (shoal_transcribe_options){.beams = 6}),
+    assert_int_equal(transcribe_with(&o,
+                                     (shoal_transcribe_options){
+                                         .size = sizeof(shoal_transcribe_options),
+                                         .beams = 6}),
                      SHOAL_INVALID);
     assert_int_equal(transcribe_with(&o,
-                                     (shoal_transcribe_options){.language = "elvish"}),
+                                     (shoal_transcribe_options){
+                                         .size = sizeof(shoal_transcribe_options),
+                                         .language = "elvish"}),
                      SHOAL_INVALID);
     assert_int_equal(transcribe_with(&o,
-                                     (shoal_transcribe_options){.language = "German"}),
+                                     (shoal_transcribe_options){
+                                         .size = sizeof(shoal_transcribe_options),
+                                         .language = "German"}),
                      SHOAL_OK);
     const float bad[] = {0, NAN};
-    const shoal_recording recording = {.samples = bad, .sample_count = 2};
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .samples = bad,
+                                       .sample_count = 2};
     assert_int_equal(shoal_speech_features(o.speech, &recording, 0, features, NULL),
                      SHOAL_INVALID);
-    const shoal_speech_options many = {.beams = 65};
+    const shoal_speech_options many = {.size = sizeof(shoal_speech_options), .beams = 65};
     assert_int_equal(shoal_speech_open(o.context, o.path, &many, &none), SHOAL_INVALID);
-    const shoal_speech_options odd = {.attention = "fill"};
+    const shoal_speech_options odd = {.size = sizeof(shoal_speech_options),
+                                      .attention = "fill"};
     assert_int_equal(shoal_speech_open(o.context, o.path, &odd, &none), SHOAL_INVALID);
     assert_null(none);
     assert_int_equal(shoal_speech_open(o.context, "/no/such/model", NULL, &none),
@@ -278,13 +311,20 @@ static void test_english_only(void **state) {
     const small_whisper english = {51864, true, 3, false, 0};
     opened o = open_small(&english, NULL, 2);
     shoal_transcription summary;
-    const shoal_transcribe_options options = {.no_fallback = 1};
+    const shoal_transcribe_options options = {.size = sizeof(shoal_transcribe_options),
+                                              .no_fallback = 1};
     hear_samples(&o, 3 * SECOND, &options, &summary);
     assert_string_equal(summary.language, "en");
-    assert_int_equal(shoal_speech_describe(o.speech).multilingual, 0);
-    assert_int_equal(transcribe_with(&o, (shoal_transcribe_options){.language = "de"}),
+    assert_int_equal(shoal_speech_describe(o.speech)->multilingual, 0);
+    assert_int_equal(transcribe_with(&o,
+                                     (shoal_transcribe_options){
+                                         .size = sizeof(shoal_transcribe_options),
+                                         .language = "de"}),
                      SHOAL_INVALID);
-    assert_int_equal(transcribe_with(&o, (shoal_transcribe_options){.translate = 1}),
+    assert_int_equal(transcribe_with(&o,
+                                     (shoal_transcribe_options){
+                                         .size = sizeof(shoal_transcribe_options),
+                                         .translate = 1}),
                      SHOAL_INVALID);
     close_small(&o);
 }
@@ -318,9 +358,12 @@ static void test_real_speech(void **state) {
         skip();
     }
     shoal_context *context = test_context(NULL, 2);
-    const shoal_speech_options options = {.attention = "shoal-100"};
+    const shoal_speech_options options = {.size = sizeof(shoal_speech_options),
+                                          .attention = "shoal-100"};
     const char *path = sound;
-    const shoal_recording recording = {.paths = &path, .files = 1};
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .paths = &path,
+                                       .files = 1};
     shoal_speech *speech;
     shoal_transcription summary;
     collected c = {{0}};
@@ -334,7 +377,7 @@ static void test_real_speech(void **state) {
                      SHOAL_OK);
     assert_true(errors.words > 30);
     assert_true(errors.substitutions + errors.insertions + errors.deletions <= 2);
-    shoal_speech_close(speech);
+    shoal_speech_destroy(speech);
     shoal_context_destroy(context);
     free(model);
     free(sound);
@@ -369,23 +412,27 @@ static int end_one(void *user, int index, shoal_status status,
     return m->ended == m->stop_after;
 }
 
-/* Some of one window, one of two, one of silence, and a file that is not there. */
+/* Some of one window, one of two, one of silence, and a missing file. */
 static void make_many(const float *speech, const float *silence,
                       shoal_recording *recordings) {
     static const char *const missing[] = {"/nowhere/nothing.wav"};
     static const int seconds[MANY] = {5, MANY_SECONDS, 0, 3, 8, 12};
     for (int i = 0; i < MANY; i++)
         recordings[i] =
-            (shoal_recording){.samples = i == 3 ? silence : speech + i * SECOND / 2,
+            (shoal_recording){.size = sizeof(shoal_recording),
+                              .samples = i == 3 ? silence : speech + i * SECOND / 2,
                               .sample_count = seconds[i] * SECOND};
     recordings[1].samples = speech;
-    recordings[BROKEN] = (shoal_recording){.paths = missing, .files = 1};
+    recordings[BROKEN] =
+        (shoal_recording){.size = sizeof(shoal_recording), .paths = missing, .files = 1};
 }
 
 static many_heard hear_many(int batch, bool together, int stop_after) {
     opened o = {.context = test_context(NULL, 2), .path = write_whisper(&half_model)};
-    const shoal_speech_options wanted = {.batch = batch};
-    const shoal_transcribe_options options = {.seed = 5};
+    const shoal_speech_options wanted = {.size = sizeof(shoal_speech_options),
+                                         .batch = batch};
+    const shoal_transcribe_options options = {.size = sizeof(shoal_transcribe_options),
+                                              .seed = 5};
     float *speech = floats(MANY_SECONDS * SECOND), *silence = floats(3 * SECOND);
     shoal_recording recordings[MANY];
     many_heard m = {.context = o.context, .stop_after = stop_after};
@@ -402,15 +449,15 @@ static many_heard hear_many(int batch, bool together, int stop_after) {
     if (together)
         assert_int_equal(shoal_speech_transcribe_all(o.speech, recordings, MANY, &options,
                                                      listen_many, end_one, &m),
-                         SHOAL_OK);
+                         stop_after ? SHOAL_CANCELLED : SHOAL_OK);
     free(speech);
     free(silence);
     close_small(&o);
     return m;
 }
 
-/* Each has the text that it has alone, in order, and what is wrong with one is said in
-   its turn, whatever was opened since. */
+/* Each has the text that it has alone, in order, and an error of one is reported in its
+   turn, whatever was opened since. */
 static void test_many_recordings(void **state) {
     const many_heard alone = hear_many(4, false, 0);
     const int batches[] = {1, 3, 16};

@@ -1,4 +1,4 @@
-/* Where speech is found, and where it is cut. */
+/* Where speech is detected, and where it is cut. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static void add_tone(sound s, double begin, double end, double hertz, double siz
     }
 }
 
-/* Syllables of 0.2 s, four in a second: a voice whose pitch and formants glide. */
+/* Syllables of 0.2 s, four per second: a voice with gliding pitch and formants. */
 static void add_voice(sound s, double begin, double end) {
     const double turn = 6.283185307179586;
     double phase = 0;
@@ -120,7 +120,7 @@ static void noise_is_no_speech(void **state) {
     expect_nothing("noise that begins", s);
 }
 
-/* Low notes beat against each other, so that the spectrum does not stand still. */
+/* Low notes beat against each other, so that the spectrum is not stationary. */
 static void low_chords_are_no_speech(void **state) {
     static const double roots[] = {82.4, 110, 98, 87.3, 130.8};
     static const double intervals[] = {1, 1.1892, 1.2599};
@@ -160,7 +160,7 @@ static void tones_are_no_speech(void **state) {
     expect_nothing("clicks", clicks);
 }
 
-/* Where the voice is heard, with pauses between: [0] and [1] of each. */
+/* Intervals of the voice, with pauses between them. */
 static const double heard[][2] = {{2, 9}, {9.4, 24}, {24.3, 33}, {33.5, 48}, {70, 71.5}};
 enum { HEARD = sizeof heard / sizeof *heard };
 
@@ -199,7 +199,7 @@ static void voices_are_cut_in_their_pauses(void **state) {
     }
 }
 
-/* Somebody who never stops is cut where he is quiet, between two syllables. */
+/* Speech without a pause is cut at a quiet place, between two syllables. */
 static void pieces_are_never_too_long(void **state) {
     const sound s = silence(100);
     add_voice(s, 0, 100);
@@ -221,7 +221,9 @@ static void pieces_are_never_too_long(void **state) {
 static void windows_hold_the_pieces(void **state) {
     shoal_context *context = test_context(NULL, 1);
     const sound s = make_talk(1e-3);
-    const shoal_recording recording = {.samples = s.samples, .sample_count = s.count};
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .samples = s.samples,
+                                       .sample_count = s.count};
     recording_stream *stream;
     window_packer *packer;
     packed_window window;
@@ -258,7 +260,7 @@ static void windows_hold_the_pieces(void **state) {
                     (double)window.pieces[0].begin / SECOND);
     }
     assert_true(windows == 2 || windows == 3);
-    assert_true(packed); /* the last 1.5 s, behind a long pause, with others */
+    assert_true(packed); /* the last 1.5 s, after a long pause, with others */
     assert_true(sh_packer_passed(packer) == s.count);
     sh_packer_destroy(packer);
     sh_recording_close(stream);
@@ -270,8 +272,8 @@ static void windows_hold_the_pieces(void **state) {
 
 enum { UTTERANCES = 24 };
 
-/* Reads utterances of the set, with pauses of 0.2 to 0.9 s behind each: ends [2 i] and
-   [2 i + 1] are those of utterance i. */
+/* Reads utterances, with pauses of 0.2 to 0.9 s after each: ends [2 i] and [2 i + 1]
+   are those of utterance i. */
 static sound join_utterances(shoal_context *context, int64_t *ends) {
     sound s = silence(UTTERANCES * 31);
     char line[4096], path[4096];
@@ -309,8 +311,8 @@ static double level(sound s, int64_t at) {
     return 10 * log10(sum / (2 * AROUND));
 }
 
-/* Cuts lie between utterances, or where hardly anything is heard: 30 dB below the loudest
-   second around. */
+/* Cuts are between utterances, or in quiet places: 30 dB below the loudest second
+   around. */
 static void utterances_are_cut_in_their_pauses(void **state) {
     int64_t ends[2 * UTTERANCES];
     if (!test_data("librispeech/dev/wav.scp"))

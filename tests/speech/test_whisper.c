@@ -1,5 +1,5 @@
-/* Whisper in C against its definition in double precision, on small models with random
-   weights; the cache, beams and searches against the plain network. */
+/* Whisper in C compared with its definition in double precision, on small models with
+   random weights; the cache, beams and searches compared with the plain network. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -20,7 +20,9 @@ static const small_whisper half_model = {VOCABULARY, true, 2, false, 0};
 
 static float *features_of(const opened *o, uint64_t seed, int64_t samples) {
     float *sound = floats(samples), *features = floats(80 * 3000);
-    const shoal_recording recording = {.samples = sound, .sample_count = samples};
+    const shoal_recording recording = {.size = sizeof(shoal_recording),
+                                       .samples = sound,
+                                       .sample_count = samples};
     double seconds;
     make_samples(seed, samples, sound);
     assert_int_equal(shoal_speech_features(o->speech, &recording, 0, features, &seconds),
@@ -31,7 +33,7 @@ static float *features_of(const opened *o, uint64_t seed, int64_t samples) {
 }
 
 static float *encode(const opened *o, const float *features) {
-    float *encoded = floats(POSITIONS * shoal_speech_describe(o->speech).width);
+    float *encoded = floats(POSITIONS * shoal_speech_describe(o->speech)->width);
     assert_int_equal(shoal_speech_encode(o->speech, features, encoded), SHOAL_OK);
     return encoded;
 }
@@ -77,7 +79,7 @@ static void exact_drop(exact_whisper *model) {
     free((void *)(uintptr_t)model->weights);
 }
 
-/* |a - b| / |b| as long vectors. */
+/* |a - b| / |b| as vectors. */
 static double relative_difference(const float *a, const double *b, int64_t count) {
     double difference = 0, size = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -87,12 +89,14 @@ static double relative_difference(const float *a, const double *b, int64_t count
     return sqrt(difference / size);
 }
 
-/* What the decoder keeps of the sound is halves unless it is to be exact. */
+/* The decoder keeps keys and values of the audio in half precision unless it is
+   exact. */
 static void check_logits(const opened *o, const exact_whisper *definition,
                          const float *encoded, const double *exact, bool exactly) {
     static const int32_t text[] = {50258, 50259, 50359, 300, 17, 51000, 300};
     enum { COUNT = sizeof text / sizeof *text };
-    const shoal_speech_options options = {.precision = exactly ? SHOAL_PRECISION_FLOAT32
+    const shoal_speech_options options = {.size = sizeof options,
+                                          .precision = exactly ? SHOAL_PRECISION_FLOAT32
                                                                : SHOAL_PRECISION_AUTO};
     shoal_speech *speech;
     float *logits = floats(COUNT * VOCABULARY);
@@ -104,15 +108,16 @@ static void check_logits(const opened *o, const exact_whisper *definition,
         assert_true(relative_difference(logits + row * VOCABULARY,
                                         exact_logits + row * VOCABULARY,
                                         VOCABULARY) < (exactly ? 1e-5 : 1e-3));
-    shoal_speech_close(speech);
+    shoal_speech_destroy(speech);
     free(logits);
     free(exact_logits);
 }
 
-/* The encoder's matrices may be bfloat16 unless it is to be exact. */
+/* The encoder's matrices may be bfloat16 unless it is exact. */
 static void reopen_exactly(opened *o) {
-    const shoal_speech_options options = {.precision = SHOAL_PRECISION_FLOAT32};
-    shoal_speech_close(o->speech);
+    const shoal_speech_options options = {.size = sizeof options,
+                                          .precision = SHOAL_PRECISION_FLOAT32};
+    shoal_speech_destroy(o->speech);
     assert_int_equal(shoal_speech_open(o->context, o->path, &options, &o->speech),
                      SHOAL_OK);
 }
@@ -125,7 +130,7 @@ static void check_numbers(const small_whisper *model) {
     exact_whisper definition = exact_of(file);
     float *features = features_of(&o, 3, 20 * SECOND), *encoded = encode(&o, features);
     double *inputs = doubles_of(features, 80 * 3000);
-    const int64_t count = POSITIONS * (int64_t)shoal_speech_describe(o.speech).width;
+    const int64_t count = POSITIONS * (int64_t)shoal_speech_describe(o.speech)->width;
     double *exact = malloc((size_t)count * sizeof *exact);
     assert_true(exact_whisper_encode(&definition, inputs, exact));
     assert_true(relative_difference(encoded, exact, count) < 1e-5);
@@ -147,15 +152,15 @@ static void test_numbers_of_half_weights(void **state) {
     check_numbers(&half_model);
 }
 
-/* As they lie in the file, blocks of bytes with scales. */
+/* As stored in the file: blocks of bytes with scales. */
 static void test_numbers_of_quantised_weights(void **state) {
     static const int32_t types[] = {2, 3, 6, 7, 8};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
         check_numbers(&(small_whisper){VOCABULARY, true, 4, false, types[i]});
 }
 
-/* Where the machine multiplies bfloat16 the encoder is that far from exact, else it is
-   not far at all; on any number of threads by the same bits. */
+/* With bfloat16 products the encoder has that error, otherwise almost none; the same
+   bits on any number of threads. */
 static void test_numbers_of_bf16(void **state) {
     const small_whisper model = {VOCABULARY, true, 4, false, 8};
     float *made[3];
@@ -186,11 +191,12 @@ static void test_numbers_of_int8(void **state) {
     for (int i = 0; i < 3; i++) {
         opened o = open_small(&model, NULL, 1 + i);
         const shoal_speech_options options = {
+            .size = sizeof options,
             .precision = i < 2 ? SHOAL_PRECISION_INT8 : SHOAL_PRECISION_FLOAT32};
-        shoal_speech_close(o.speech);
+        shoal_speech_destroy(o.speech);
         assert_int_equal(shoal_speech_open(o.context, o.path, &options, &o.speech),
                          SHOAL_OK);
-        assert_int_equal(shoal_speech_describe(o.speech).precision, options.precision);
+        assert_int_equal(shoal_speech_describe(o.speech)->precision, options.precision);
         if (!features)
             features = features_of(&o, 3, 20 * SECOND);
         encoded[i] = encode(&o, features);
@@ -214,7 +220,7 @@ static void test_numbers_of_int8(void **state) {
     free(features), free(exact), free(exact_logits);
 }
 
-/* Groups for every query: no kind but oracle and lsh is anything else than full. */
+/* One cluster per query: all kinds but oracle and lsh equal full. */
 static void test_kinds_that_are_exact(void **state) {
     static const char *const kinds[] = {"clustered-1500", "i-clustered-7:topk=1500",
                                         "q-clustered-1500", "oracle-top-1500"};
@@ -244,7 +250,7 @@ static void test_another_kind_is_another_result(void **state) {
     float *encoded = encode(&o, features);
     assert_true(shoal_speech_attention_error(o.speech) > 1e-3);
     assert_memory_not_equal(encoded, exact, POSITIONS * SMALL_WIDTH * sizeof *exact);
-    /* A refused kind leaves the one before. */
+    /* A rejected kind leaves the previous one. */
     assert_int_equal(shoal_speech_set_attention(o.speech, "clusterd-3"), SHOAL_INVALID);
     float *again = encode(&o, features);
     assert_memory_equal(encoded, again, POSITIONS * SMALL_WIDTH * sizeof *exact);
@@ -262,7 +268,7 @@ static void check_near(const float *a, const float *b, int64_t count) {
         assert_true(fabsf(a[i] - b[i]) <= 1e-4f * (1 + fabsf(b[i])));
 }
 
-/* Beams that part, swap and multiply give what each text gives alone. */
+/* Beams that diverge, swap and multiply give the results of each text alone. */
 static void test_beams_remember_their_past(void **state) {
     opened o = open_small(&half_model, NULL, 2);
     float *features = features_of(&o, 5, 10 * SECOND), *encoded = encode(&o, features);
@@ -333,7 +339,7 @@ static search_task task_for(const opened *o, const int32_t *prompt, int count,
                          .beams = 1};
 }
 
-/* Log-probability of a text by the plain network under the rules, the end included when
+/* Log-probability of a text by the plain network with the rules, including the end if
    there is room for it. */
 static double score_of(const opened *o, const float *encoded, const search_task *task,
                        const int32_t *sampled, int count) {
@@ -384,7 +390,7 @@ static void check_search(const opened *o, const float *encoded, search_task task
     *mean = result.mean_logprob;
 }
 
-/* Whatever the search, the score that it reports is the text's. */
+/* The score that any search reports is that of its text. */
 static void test_scores_are_the_texts(void **state) {
     static const int32_t prompt[] = {50258, 50259, 50359};
     opened o = open_small(&half_model, NULL, 2);
@@ -402,7 +408,7 @@ static void test_scores_are_the_texts(void **state) {
     close_small(&o);
 }
 
-/* With room for one token, beams see the best token, and greedy the same. */
+/* With room for one token, beam search finds the best token, like greedy search. */
 static void test_greedy_is_the_best_token(void **state) {
     static const int32_t prompt[] = {50258, 50259, 50359, 50363};
     opened o = open_small(&plain_model, NULL, 1);
@@ -429,7 +435,7 @@ static void test_greedy_is_the_best_token(void **state) {
     close_small(&o);
 }
 
-/* ---- Side by side --------------------------------------------------------------- */
+/* ---- Parallel searches ------------------------------------------------------------ */
 
 enum { SEARCHES = 7 };
 
@@ -456,7 +462,7 @@ static void keep_text(const search_result *result, found_text *found) {
     found->no_speech = result->no_speech;
 }
 
-/* Searches that begin at different steps, as there is room, and end at others. */
+/* Searches that start at different steps, as there is room, and end at others. */
 static void run_together(const opened *o, const int32_t *prompt, found_text *found) {
     search *s = o->speech->search;
     int numbers[SEARCHES], begun = 0, ended = 0;
@@ -480,8 +486,8 @@ static void run_together(const opened *o, const int32_t *prompt, found_text *fou
     }
 }
 
-/* Greedy, beams and samples of several windows at once: each has the same text and the
-   same probabilities, to the bit, as alone, on any number of threads. */
+/* Greedy, beam search and sampling of several windows in parallel: each has the same
+   text and probabilities, bit for bit, as alone, on any number of threads. */
 static void test_searches_side_by_side(void **state) {
     static const int32_t prompt[] = {50258, 50259, 50359};
     static found_text alone[SEARCHES], together[SEARCHES];
@@ -503,7 +509,7 @@ static void test_searches_side_by_side(void **state) {
         memset(together, 0, sizeof together);
         run_together(&o, prompt, together);
         assert_memory_equal(alone, together, sizeof alone);
-        /* What is given up in the middle leaves no trace. */
+        /* A search that is abandoned has no effect on others. */
         const search_task task = odd_task(&o, prompt, 3);
         assert_true(sh_search_begin(o.speech->search, &task) >= 0);
         assert_int_equal(sh_search_step(o.speech->search), SHOAL_OK);
@@ -514,7 +520,7 @@ static void test_searches_side_by_side(void **state) {
     }
 }
 
-/* Every row is a softmax, and what is read first does not depend on what follows. */
+/* Every row is a softmax, and does not depend on later tokens. */
 static void test_weights_of_heads(void **state) {
     static const int32_t text[] = {50258, 50259, 50359, 300, 17, 51000};
     static const decoder_head heads[] = {{1, 2}, {0, 0}, {1, 0}};

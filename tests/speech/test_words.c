@@ -1,4 +1,4 @@
-/* Word errors: the normal form of text, and edits counted. */
+/* Word errors: normalisation of text, and counting of edits. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +72,7 @@ static void long_words_are_cut(void **state) {
     free(text);
 }
 
-/* Any bytes at all give something within bounds. */
+/* Arbitrary bytes give a result within bounds. */
 static void any_bytes_are_taken(void **state) {
     char text[64], normal[1024];
     uint64_t seed = 1;
@@ -131,7 +131,7 @@ static void errors_add_up(void **state) {
     assert_int_equal(shoal_count_word_errors(context, "a", NULL, &errors), SHOAL_INVALID);
 }
 
-/* Each error falls on one part, and all together are those of the whole. */
+/* Each error belongs to one part, and their sum is that of the whole. */
 static void errors_fall_on_parts(void **state) {
     static const struct {
         const char *parts[3], *text;
@@ -143,7 +143,8 @@ static void errors_fall_on_parts(void **state) {
         {{"a b", "", "d e"}, "x a b d e x", {{2, 0, 1, 0}, {0, 0, 0, 0}, {2, 0, 1, 0}}},
         {{"", "c", "d"}, "x c d", {{0, 0, 1, 0}, {1, 0, 0, 0}, {1, 0, 0, 0}}},
         {{"", "", ""}, "x", {{0, 0, 1, 0}, {0, 0, 0, 0}, {0, 0, 0, 0}}},
-        {{"it is twenty", "one of", "us"}, /* a number over the end is the first's */
+        {{"it is twenty", "one of", "us"}, /* a number across the end belongs to the
+                                              first */
          "it is 21 of them",
          {{3, 0, 0, 0}, {1, 0, 0, 0}, {1, 1, 0, 0}}},
         {{"one hundred and", "two", ""}, "102", {{1, 0, 0, 0}, {0, 0, 0, 0}, {0}}},

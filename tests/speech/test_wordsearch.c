@@ -1,5 +1,5 @@
-/* The search for words: equal to a search through all strings of words, silences and
-   alignments on small problems of chance. */
+/* The word search compared with enumeration of all strings of words, silences and
+   alignments on small random problems. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@ enum { PHONES = 4, SILENCE = 3, MOST_STEPS = 6, MOST_OUTPUTS = 2 * PHONES, ROOM 
 
 static shoal_context *context;
 
-/* ---- Chance ------------------------------------------------------------------------ */
+/* ---- Random numbers --------------------------------------------------------------- */
 
 static uint64_t drawn;
 
@@ -42,10 +42,12 @@ static const char phone_names[PHONES][4] = {"X", "Y", "Z", "SIL"};
 static const char *const word_names[] = {"u", "v", "w", "x", "y"};
 enum { WORDS = 5 };
 
-/* Words that begin alike, two that sound alike, one with two pronunciations. */
+/* Words with common prefixes, two homophones, one with two pronunciations. */
 static void make_lexicon(toy *t) {
     static const char *const options_names[] = {"X", "Y", "Z"};
-    shoal_lexicon_options options = {.phones = options_names, .phone_count = 3};
+    shoal_lexicon_options options = {.size = sizeof(shoal_lexicon_options),
+                                     .phones = options_names,
+                                     .phone_count = 3};
     char text[ROOM] = "", line[64];
     char first[8], second[24];
     snprintf(first, sizeof first, "%s", phone_names[below(3)]);
@@ -101,7 +103,7 @@ static void make_ngram(toy *t) {
         length +=
             snprintf(text + length, sizeof text - (size_t)length, "\\%d-grams:\n", i + 1);
         for (char *at = strtok(lines[i], "\n"); at; at = strtok(NULL, "\n")) {
-            if (i == order - 1 && i < 2) /* the highest have no back-off */
+            if (i == order - 1 && i < 2) /* the highest order has no back-off */
                 *strrchr(at, ' ') = 0;
             length += snprintf(text + length, sizeof text - (size_t)length, "%s\n", at);
         }
@@ -121,10 +123,11 @@ static void make_toy(toy *t, int number) {
                                                0, &t->decoder),
                      SHOAL_OK);
     t->steps = 1 + below(MOST_STEPS);
-    const int64_t outputs = shoal_word_decoder_describe(t->decoder).outputs;
+    const int64_t outputs = shoal_word_decoder_describe(t->decoder)->outputs;
     for (int64_t i = 0; i < t->steps * outputs; i++)
         t->outputs[i] = (float)(6 * uniform() - 3);
-    t->settings = (shoal_word_settings){.beam = INFINITY,
+    t->settings = (shoal_word_settings){.size = sizeof(shoal_word_settings),
+                                        .beam = INFINITY,
                                         .lm_weight = 2 * uniform(),
                                         .insertion = 4 * uniform() - 2,
                                         .nbest = 1};
@@ -132,11 +135,11 @@ static void make_toy(toy *t, int number) {
 
 static void free_toy(toy *t) {
     shoal_word_decoder_destroy(t->decoder);
-    shoal_ngram_close(t->ngram);
-    shoal_lexicon_close(t->lexicon);
+    shoal_ngram_destroy(t->ngram);
+    shoal_lexicon_destroy(t->lexicon);
 }
 
-/* ---- Everything -------------------------------------------------------------------- */
+/* ---- Enumeration ------------------------------------------------------------------ */
 
 typedef struct {
     const toy *t;
@@ -145,7 +148,7 @@ typedef struct {
     int words[MOST_STEPS + 1], word_count;
     double best, second; /* of different strings of words */
     int best_words[MOST_STEPS + 1], best_count;
-    int wanted[MOST_STEPS + 1], wanted_count; /* a string: its score; -1: none */
+    int wanted[MOST_STEPS + 1], wanted_count; /* a string to score; -1 if none */
     double wanted_score;
 } everything;
 
@@ -223,7 +226,7 @@ static void judge(everything *e) {
     }
 }
 
-/* All words and silences from here on; silent: one has just been. */
+/* All words and silences from here on; silent: the last one was a silence. */
 static void enumerate(everything *e, bool silent) {
     const int phones = e->phone_count;
     judge(e);
@@ -254,7 +257,7 @@ static void enumerate(everything *e, bool silent) {
 }
 
 static void search_everything(const toy *t, everything *e) {
-    const int outputs = (int)shoal_word_decoder_describe(t->decoder).outputs;
+    const int outputs = (int)shoal_word_decoder_describe(t->decoder)->outputs;
     *e = (everything){.t = t,
                       .best = -INFINITY,
                       .second = -INFINITY,
@@ -298,7 +301,7 @@ static void equal_to_exhaustive_search(void **state) {
         enumerate(&e, false);
         run_toy(&t, &spoken);
         const double score = spoken.strings[0].score;
-        if (e.best_count < 0) /* too short for anything */
+        if (e.best_count < 0) /* too short for any string */
             assert_false(spoken.whole);
         else if (!spoken.whole || !(fabs(score - e.best) < 1e-3))
             fail_msg("%d: %g, not %g", i, score, e.best);
@@ -312,7 +315,7 @@ static void equal_to_exhaustive_search(void **state) {
     assert_true(different > 100);
 }
 
-/* The further strings are different, in order, and none has more than its score. */
+/* The n-best strings are distinct, in order, and none scores above its own maximum. */
 static void best_strings(void **state) {
     (void)state;
     int64_t all = 0;
@@ -346,16 +349,16 @@ static void best_strings(void **state) {
     assert_true(all > 200);
 }
 
-/* ---- Long ones, and bad ones ------------------------------------------------------- */
+/* ---- Long and invalid sequences --------------------------------------------------- */
 
-/* Records that lead nowhere are dropped on the way: the words stay the same. */
+/* Removing unreachable records does not change the words. */
 static void long_sequences(void **state) {
     (void)state;
     enum { STEPS = 30000 };
     toy t;
     shoal_spoken spoken;
     make_toy(&t, 2); /* one output for each phone */
-    const int64_t outputs = shoal_word_decoder_describe(t.decoder).outputs;
+    const int64_t outputs = shoal_word_decoder_describe(t.decoder)->outputs;
     const int64_t offsets[] = {0, STEPS};
     float *values = malloc(sizeof *values * (size_t)(STEPS * outputs));
     assert_non_null(values);
@@ -386,7 +389,7 @@ static void long_sequences(void **state) {
     free_toy(&t);
 }
 
-/* Several at once, and limits on paths, which may only make the score lower. */
+/* Several at once, and limits on paths, which can only lower the score. */
 static void batches_and_limits(void **state) {
     (void)state;
     for (int i = 0; i < 20; i++) {
@@ -452,9 +455,9 @@ static void refusals(void **state) {
     assert_int_equal(shoal_word_decoder_create(context, t.lexicon, other,
                                                SHOAL_TOPOLOGY_ONE, 1e-6, &decoder),
                      SHOAL_OK);
-    assert_int_equal(shoal_word_decoder_describe(decoder).words, WORDS);
+    assert_int_equal(shoal_word_decoder_describe(decoder)->words, WORDS);
     shoal_word_decoder_destroy(decoder);
-    shoal_ngram_close(other);
+    shoal_ngram_destroy(other);
     free_toy(&t);
 }
 
@@ -462,8 +465,8 @@ static void refusals(void **state) {
 
 #define ENGLISH "/usr/share/pocketsphinx/model/en-us/"
 
-/* Outputs of three steps a phone that favour the words' first pronunciations; returns how
-   many steps. */
+/* Outputs of three steps per phone that favour the words' first pronunciations; returns
+   the number of steps. */
 static int64_t speak(const shoal_lexicon *lexicon, const char *const *said, int count,
                      int64_t outputs, float *values) {
     int64_t step = 0;
@@ -481,7 +484,7 @@ static int64_t speak(const shoal_lexicon *lexicon, const char *const *said, int 
     return step;
 }
 
-/* Words of 72,547, some of which sound like others. */
+/* Words from 72,547, some of which are homophones. */
 static void english_words(void **state) {
     (void)state;
     static const char *const said[] = {"she", "asked",  "what", "time", "it",  "was",
@@ -502,13 +505,13 @@ static void english_words(void **state) {
         shoal_word_decoder_create(context, lexicon, ngram, SHOAL_TOPOLOGY_CHAIN, 0,
                                   &decoder) != SHOAL_OK)
         fail_msg("%s", shoal_context_message(context));
-    const shoal_word_decoder_info info = shoal_word_decoder_describe(decoder);
+    const shoal_word_decoder_info info = *shoal_word_decoder_describe(decoder);
     assert_int_equal(info.outputs, OUTPUTS);
     assert_true(info.words > 70000 && info.left_out > 50000);
     drawn = 5;
     const int64_t offsets[] = {0, speak(lexicon, said, COUNT, OUTPUTS, values)};
     const shoal_word_settings settings =
-        shoal_word_settings_default(SHOAL_TOPOLOGY_CHAIN);
+        shoal_word_settings_defaults(SHOAL_TOPOLOGY_CHAIN);
     assert_int_equal(shoal_word_decoder_run(decoder, &settings, 1, offsets, values,
                                             &spoken),
                      SHOAL_OK);
@@ -517,8 +520,8 @@ static void english_words(void **state) {
     for (int i = 0; i < COUNT; i++)
         assert_string_equal(spoken.strings[0].words[i].text, said[i]);
     shoal_word_decoder_destroy(decoder);
-    shoal_ngram_close(ngram);
-    shoal_lexicon_close(lexicon);
+    shoal_ngram_destroy(ngram);
+    shoal_lexicon_destroy(lexicon);
 }
 
 int main(void) {

@@ -1,6 +1,6 @@
-/* Fuzz target of the data that models of text are trained on: a file of SQuAD after an
-   'S', else one of GLUE, whose first byte chooses the task. What is accepted has tokens
-   that the tokenizer knows, labels of the task, and answers inside their windows. */
+/* Fuzz target of training data for text models: a SQuAD file after an 'S', else one of
+   GLUE, whose first byte selects the task. Accepted data has valid tokens, labels of
+   the task, and answers inside their windows. */
 #define _GNU_SOURCE
 #define FUZZ_NAME "fuzz_text_data"
 #include "fuzz.h"

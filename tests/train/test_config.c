@@ -1,5 +1,5 @@
-/* The copy task against its description, configurations as text, and what a checkpoint
-   says about both. */
+/* The copy task compared with its description, configurations as text, and both in a
+   checkpoint. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,9 +12,9 @@
 
 enum { ROWS = 64 };
 
-/* Values that are nobody's default. */
+/* Values that are not defaults. */
 static shoal_copy_config some_config(shoal_context *context, const char *kind) {
-    shoal_copy_config config = shoal_copy_defaults();
+    shoal_copy_config config = shoal_copy_config_defaults();
     say(context, &config, "attention", kind);
     config.train.batch = 3;
     config.train.model.dropout = 0.1f;
@@ -47,7 +47,8 @@ static const copy_batch *make(batch_memory *memory, const shoal_copy_config *con
     return &memory->batch;
 }
 
-/* One row of 0w0w: its masked symbols are counted, and can be read in the other half. */
+/* One row of 0w0w: counts its masked symbols, which must be readable in the other
+   half. */
 static int64_t check_row(const int32_t *tokens, const int32_t *targets,
                          const int32_t *answers, int64_t length, bool all) {
     int64_t masked = 0;
@@ -80,7 +81,7 @@ static void copy_is_as_described(void **state) {
         for (int64_t length = 1; length <= 31; length += length < 4 ? 1 : 9) {
             int64_t first_copy = 0, masked = 0;
             config.length = length;
-            config.loss = all ? SHOAL_COPY_ALL : SHOAL_COPY_MASKED;
+            config.loss = all ? SHOAL_COPY_LOSS_ALL : SHOAL_COPY_LOSS_MASKED;
             config.train.batch = 8;
             const int64_t rows = 2 * length + 2;
             const copy_batch *batch = make(&memory, &config, SHOAL_PART_TRAIN, 3);
@@ -96,7 +97,7 @@ static void copy_is_as_described(void **state) {
                     first_copy += tokens[i] == 11;
             }
             assert_int_equal(batch->offsets[8], 8 * rows);
-            if (length == 31) { /* 96 coins */
+            if (length == 31) { /* 96 coin flips */
                 assert_true(first_copy > 24);
                 assert_true(first_copy < 72);
             }
@@ -135,7 +136,7 @@ static void batches_are_functions_of_their_number(void **state) {
 static void fields_are_read_and_written(void **state) {
     shoal_context *context = test_context(NULL, 1);
     const shoal_copy_config config = some_config(context, "i-clustered-7:topk=5,seed=3");
-    shoal_copy_config copy = shoal_copy_defaults();
+    shoal_copy_config copy = shoal_copy_config_defaults();
     const shoal_field *field;
     int fields = 0;
     for (; (field = shoal_task_field(&sh_copy_task, fields)); fields++) {
@@ -156,7 +157,7 @@ static void fields_are_read_and_written(void **state) {
     shoal_context_destroy(context);
 }
 
-/* A program that was built with a smaller configuration, and one that has none. */
+/* A program built with a smaller configuration, and one without. */
 static void sizes_of_other_versions(void **state) {
     shoal_context *context = test_context(NULL, 1);
     shoal_copy_config config = small_config(context, "full");
@@ -177,8 +178,8 @@ static void sizes_of_other_versions(void **state) {
     shoal_context_destroy(context);
 }
 
-/* Each task's fields have names of their own, texts that are read back, and defaults that
-   are within their ranges; presets are known or refused. */
+/* Each task's fields have distinct names, texts that are read back, and defaults within
+   their ranges; presets are known or rejected. */
 static void every_task_has_its_fields(void **state) {
     shoal_context *context = test_context(NULL, 1);
     const char *name;
@@ -187,8 +188,8 @@ static void every_task_has_its_fields(void **state) {
         const shoal_field *field;
         char config[4096], value[SHOAL_VALUE_SIZE], json[8192];
         assert_true(task->config_size <= sizeof config);
-        assert_int_equal(shoal_config_defaults(context, task, "default", config,
-                                               sizeof config),
+        assert_int_equal(shoal_config_init(context, task, "default", config,
+                                           sizeof config),
                          SHOAL_OK);
         for (int i = 0; (field = shoal_task_field(task, i)); i++) {
             assert_ptr_equal(shoal_task_field_find(task, field->name), field);
@@ -197,8 +198,7 @@ static void every_task_has_its_fields(void **state) {
                              SHOAL_OK);
         }
         assert_true(shoal_config_json(task, config, json, sizeof json) < sizeof json);
-        assert_int_equal(shoal_config_defaults(context, task, "fly", config,
-                                               sizeof config),
+        assert_int_equal(shoal_config_init(context, task, "fly", config, sizeof config),
                          SHOAL_INVALID);
     }
     assert_null(shoal_task_find("fly"));
@@ -231,7 +231,7 @@ static void wrong_fields_are_named(void **state) {
         assert_non_null(strstr(shoal_context_message(context), wrong[i][2]));
         assert_memory_equal(&config, &before, sizeof config);
     }
-    /* The ends of a range are floats: this one is inside. */
+    /* The limits of a range are floats: this one is inside. */
     config = before;
     say(context, &config, "beta2", "0.9999999");
     shoal_trainer *at = trainer_of(context, &config);
@@ -247,13 +247,13 @@ static void temporary_path(char path[256]) {
              (long)getpid());
 }
 
-/* Every number of the state another one than at the beginning. */
+/* Every number of the state differs from its initial value. */
 static void the_state_comes_back(void **state) {
     shoal_context *context = test_context(NULL, 1);
     const shoal_copy_config config = small_config(context, "full");
     shoal_trainer *at = trainer_of(context, &config),
                   *fresh = trainer_of(context, &config);
-    shoal_copy_config read = shoal_copy_defaults();
+    shoal_copy_config read = shoal_copy_config_defaults();
     char path[256];
     temporary_path(path);
     at->state = (shoal_train_state){.step = 2,
@@ -277,7 +277,7 @@ static void the_state_comes_back(void **state) {
     shoal_context_destroy(context);
 }
 
-/* Whatever field differs, it is named; the number of steps may. */
+/* Any field that differs is named; the number of steps may differ. */
 static void other_fields_are_named(void **state) {
     static const char *const others[][2] =
         {{"length", "6"},       {"layers", "1"},       {"heads", "4"},
@@ -311,7 +311,7 @@ static void other_fields_are_named(void **state) {
     shoal_context_destroy(context);
 }
 
-/* The trainer's notes with one changed or left out, under a trainer that then resumes. */
+/* The trainer's notes with one changed or removed, in a trainer that then resumes. */
 static void resume_as(shoal_context *context, const char *kind, const char *key,
                       const char *value, shoal_status wanted, const char *reason) {
     const char *const attention[][2] = {{"attention", kind}};
@@ -340,7 +340,7 @@ static void resume_as(shoal_context *context, const char *kind, const char *key,
     assert_int_equal(shoal_checkpoint_save(path, at->model, at->optimizer, &at->schedule,
                                            notes, kept),
                      SHOAL_OK);
-    shoal_checkpoint_close(file);
+    shoal_checkpoint_destroy(file);
     assert_int_equal(shoal_trainer_resume(at, path), wanted);
     if (wanted != SHOAL_OK && !strstr(shoal_context_message(context), reason))
         fail_msg("\"%s\" does not say \"%s\"", shoal_context_message(context), reason);
@@ -353,8 +353,8 @@ static void resume_with(shoal_context *context, const char *key, const char *val
     resume_as(context, "i-clustered-3:topk=4", key, value, wanted, reason);
 }
 
-/* Notes in which shoal-C has no key clusters mean q-clustered-C; what is written now
-   spells every option. */
+/* shoal-C without key clusters in notes means q-clustered-C; new files spell every
+   option. */
 static void the_attention_keeps_its_meaning(void **state) {
     static const char *const meant[][3] =
         {{"shoal-3", "q-clustered-3", "shoal-3"},

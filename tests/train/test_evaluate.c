@@ -1,6 +1,5 @@
-/* A text model that was trained by the library, opened and used through it: classes and
-   answers are those that its evaluation predicts, controls take the attention away, and
-   what does not go together is refused. */
+/* A text model trained, opened and used by the library: classes and answers equal the
+   predictions of its evaluation, controls remove the attention, and errors. */
 #define _GNU_SOURCE
 #include <math.h>
 #include <stdio.h>
@@ -33,7 +32,7 @@ static void put(const char *name, const char *text) {
 }
 
 static void train(const char *task, void *config, const char *run) {
-    shoal_run_options options = shoal_run_defaults();
+    shoal_run_options options = shoal_run_options_defaults();
     options.folder = run;
     if (shoal_train_run(context, shoal_task_find(task), config, &options, NULL) !=
         SHOAL_OK)
@@ -42,8 +41,8 @@ static void train(const char *task, void *config, const char *run) {
 
 static int train_both(void **state) {
     static char bert[512], json[300];
-    shoal_glue_config glue = shoal_glue_defaults();
-    shoal_squad_config answers = shoal_squad_defaults();
+    shoal_glue_config glue = shoal_glue_config_defaults();
+    shoal_squad_config answers = shoal_squad_config_defaults();
     context = test_context(NULL, 1);
     folder = make_folder();
     put("train.tsv", rte);
@@ -83,18 +82,20 @@ static void classes_are_predictions(void **state) {
     shoal_text texts[4];
     float logits[4][2];
     assert_int_equal(shoal_finetuned_open(context, glue_run, NULL, &model), SHOAL_OK);
-    const shoal_finetuned_info info = shoal_finetuned_describe(model);
+    const shoal_finetuned_info info = *shoal_finetuned_describe(model);
     assert_string_equal(info.dataset, "RTE");
     assert_true(info.classes == 2 && info.step == 1 && !info.not_best);
     assert_string_equal(shoal_finetuned_class(model, 1), "not_entailment");
     assert_null(shoal_finetuned_class(model, 2));
     for (int i = 0; i < 4; i++)
-        texts[i] = (shoal_text){.text = pairs[i][0],
-                                .size = -1,
+        texts[i] = (shoal_text){.size = sizeof(shoal_text),
+                                .text = pairs[i][0],
+                                .bytes = SHOAL_TERMINATED,
                                 .pair = pairs[i][1],
-                                .pair_size = -1};
+                                .pair_bytes = SHOAL_TERMINATED};
     assert_int_equal(shoal_finetuned_classify(model, 4, texts, logits[0]), SHOAL_OK);
-    assert_int_equal(shoal_evaluate(context, glue_run, NULL, &evaluation), SHOAL_OK);
+    assert_int_equal(shoal_evaluation_create(context, glue_run, NULL, &evaluation),
+                     SHOAL_OK);
     const char *at = shoal_evaluation_predictions(evaluation);
     for (int i = 0; i < 4; i++) {
         double predicted;
@@ -105,7 +106,7 @@ static void classes_are_predictions(void **state) {
     shoal_evaluation_destroy(evaluation);
     shoal_answer answer;
     assert_int_equal(shoal_finetuned_answer(model, "a", "b", &answer), SHOAL_INVALID);
-    shoal_finetuned_close(model);
+    shoal_finetuned_destroy(model);
 }
 
 static void answers_are_predictions(void **state) {
@@ -119,20 +120,21 @@ static void answers_are_predictions(void **state) {
                      SHOAL_OK);
     assert_true(answer.windows == 1 && isfinite(answer.score) && answer.text[0] &&
                 answer.end - answer.begin == (int64_t)strlen(answer.text));
-    assert_int_equal(shoal_evaluate(context, squad_run, NULL, &evaluation), SHOAL_OK);
+    assert_int_equal(shoal_evaluation_create(context, squad_run, NULL, &evaluation),
+                     SHOAL_OK);
     snprintf(wanted, sizeof wanted, "\"q\": \"%s\"", answer.text);
     assert_non_null(strstr(shoal_evaluation_predictions(evaluation), wanted));
     shoal_evaluation_destroy(evaluation);
     float logits[2];
     assert_int_equal(shoal_finetuned_classify(model, 0, NULL, logits), SHOAL_INVALID);
-    shoal_finetuned_close(model);
+    shoal_finetuned_destroy(model);
 }
 
 /* ---- Evaluation -------------------------------------------------------------------- */
 
 static void rows_and_controls(void **state) {
     shoal_attention kinds[2];
-    shoal_evaluation_options options = shoal_evaluation_defaults();
+    shoal_evaluation_options options = shoal_evaluation_options_defaults();
     shoal_evaluation *evaluation;
     shoal_evaluation_row row;
     shoal_evaluation_score score;
@@ -142,7 +144,8 @@ static void rows_and_controls(void **state) {
     options.attention = kinds;
     options.kinds = 2;
     options.controls = 1;
-    assert_int_equal(shoal_evaluate(context, glue_run, &options, &evaluation), SHOAL_OK);
+    assert_int_equal(shoal_evaluation_create(context, glue_run, &options, &evaluation),
+                     SHOAL_OK);
     for (int i = 0; i < 5; i++) {
         assert_int_equal(shoal_evaluation_row_get(evaluation, i, &row), SHOAL_OK);
         assert_true(row.control == (i >= 2) && row.trained == (i == 0));
@@ -159,8 +162,9 @@ static void rows_and_controls(void **state) {
     assert_non_null(strstr(shoal_evaluation_json(evaluation), "\"no attention\""));
     shoal_evaluation_destroy(evaluation);
 
-    /* The weights are whole again. */
-    assert_int_equal(shoal_evaluate(context, glue_run, NULL, &evaluation), SHOAL_OK);
+    /* The weights are restored. */
+    assert_int_equal(shoal_evaluation_create(context, glue_run, NULL, &evaluation),
+                     SHOAL_OK);
     assert_int_equal(shoal_evaluation_row_get(evaluation, 0, &row), SHOAL_OK);
     assert_true(row.loss == losses[0]);
     shoal_evaluation_destroy(evaluation);
@@ -172,25 +176,25 @@ static int no(void *user) {
 
 static void refusals(void **state) {
     shoal_attention kind;
-    shoal_evaluation_options options = shoal_evaluation_defaults();
+    shoal_evaluation_options options = shoal_evaluation_options_defaults();
     shoal_evaluation *evaluation;
     shoal_finetuned *model;
     assert_int_equal(shoal_attention_parse(context, "lsh-1", &kind), SHOAL_OK);
     options.attention = &kind;
     options.kinds = 1;
-    assert_int_equal(shoal_evaluate(context, glue_run, &options, &evaluation),
+    assert_int_equal(shoal_evaluation_create(context, glue_run, &options, &evaluation),
                      SHOAL_BAD_FILE);
     assert_null(evaluation);
     options.kinds = 33;
-    assert_int_equal(shoal_evaluate(context, glue_run, &options, &evaluation),
+    assert_int_equal(shoal_evaluation_create(context, glue_run, &options, &evaluation),
                      SHOAL_INVALID);
-    options = shoal_evaluation_defaults();
+    options = shoal_evaluation_options_defaults();
     options.callbacks.cancelled = no;
-    assert_int_equal(shoal_evaluate(context, glue_run, &options, &evaluation),
+    assert_int_equal(shoal_evaluation_create(context, glue_run, &options, &evaluation),
                      SHOAL_CANCELLED);
-    options = shoal_evaluation_defaults();
+    options = shoal_evaluation_options_defaults();
     options.data = "/nowhere";
-    assert_int_equal(shoal_evaluate(context, glue_run, &options, &evaluation),
+    assert_int_equal(shoal_evaluation_create(context, glue_run, &options, &evaluation),
                      SHOAL_BAD_FILE);
     assert_true(shoal_finetuned_open(context, "/nowhere", NULL, &model) != SHOAL_OK);
     assert_null(model);

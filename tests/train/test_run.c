@@ -1,5 +1,5 @@
-/* Runs in folders: cancelled and continued they come to the log of the run that was not;
-   what is refused, and what callbacks hear. */
+/* Runs in folders: cancelled and resumed runs have the log of an uninterrupted one;
+   errors, and callbacks. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,10 +21,10 @@ typedef struct {
 
 static void hear(void *user, const shoal_train_progress *at) {
     listener *one = user;
-    one->steps += at->event == SHOAL_AT_STEP;
-    one->validations += at->event == SHOAL_AT_VALIDATION;
-    one->saved += at->event == SHOAL_AT_SAVED;
-    if (at->event == SHOAL_AT_STEP)
+    one->steps += at->event == SHOAL_TRAIN_EVENT_STEP;
+    one->validations += at->event == SHOAL_TRAIN_EVENT_VALIDATION;
+    one->saved += at->event == SHOAL_TRAIN_EVENT_SAVED;
+    if (at->event == SHOAL_TRAIN_EVENT_STEP)
         assert_int_equal(at->done, at->state->step);
     one->cancelled = one->cancel_at > 0 && at->done >= one->cancel_at;
 }
@@ -34,7 +34,7 @@ static int wants_to_end(void *user) {
 }
 
 static shoal_run_options options_of(listener *one, const char *folder) {
-    shoal_run_options options = shoal_run_defaults();
+    shoal_run_options options = shoal_run_options_defaults();
     options.folder = folder;
     options.test_batches = 2;
     options.callbacks =
@@ -64,7 +64,7 @@ static void cancelling_changes_nothing(void **state) {
     static char whole_log[1 << 16], pieces_log[1 << 16];
     shoal_context *context = test_context(NULL, 2);
     shoal_copy_config config = small_config(context, "full"),
-                      again = shoal_copy_defaults();
+                      again = shoal_copy_config_defaults();
     const char *folder = make_folder();
     char whole[512], pieces[512];
     snprintf(whole, sizeof whole, "%s/whole", folder);
@@ -84,12 +84,13 @@ static void cancelling_changes_nothing(void **state) {
                      SHOAL_CANCELLED);
     assert_true(found.saved && !found.finished && !found.tested);
     assert_int_equal(found.state.step, 5);
-    /* Without being asked it is not continued; and then from the checkpoint alone. */
+    /* Without resume it is not continued; and then only from the checkpoint. */
     other = (listener){0};
     assert_int_equal(shoal_train_run(context, &sh_copy_task, &config, &options, &found),
                      SHOAL_INVALID);
-    assert_int_equal(found.cause, SHOAL_CAUSE_SETTINGS);
-    assert_non_null(strstr(shoal_context_message(context), "already holds a training"));
+    assert_int_equal(found.cause, SHOAL_RUN_CAUSE_SETTINGS);
+    assert_non_null(
+        strstr(shoal_context_message(context), "already contains a training"));
     options.resume = 1;
     assert_int_equal(shoal_train_run(context, &sh_copy_task, &again, &options, &found),
                      SHOAL_OK);
@@ -118,19 +119,19 @@ static void what_is_refused(void **state) {
     options.setting_count = 1;
     assert_int_equal(shoal_train_run(context, &sh_copy_task, &config, &options, &result),
                      SHOAL_INVALID);
-    assert_int_equal(result.cause, SHOAL_CAUSE_INPUT);
+    assert_int_equal(result.cause, SHOAL_RUN_CAUSE_INPUT);
     assert_non_null(strstr(shoal_context_message(context), "the checkpoint has heads"));
     one = (listener){0};
     options.settings = &longer;
     assert_int_equal(shoal_train_run(context, &sh_copy_task, &config, &options, &result),
                      SHOAL_OK);
     assert_int_equal(result.state.step, 14);
-    /* Somebody else is in the folder. */
+    /* The folder is locked by another process. */
     const int lock = open(folder, O_RDONLY | O_DIRECTORY);
     assert_int_equal(flock(lock, LOCK_EX | LOCK_NB), 0);
     assert_int_equal(shoal_train_run(context, &sh_copy_task, &config, &options, &result),
                      SHOAL_IO);
-    assert_true(result.busy && result.cause == SHOAL_CAUSE_OUTPUT);
+    assert_true(result.busy && result.cause == SHOAL_RUN_CAUSE_OUTPUT);
     close(lock);
     options.folder = NULL;
     assert_int_equal(shoal_train_run(context, &sh_copy_task, &config, &options, &result),

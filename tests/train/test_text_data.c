@@ -1,5 +1,5 @@
-/* Data of texts: windows hold the whole context and the right answer, the best span is
-   that of all spans, batches are copies, and damaged files are refused. */
+/* Data of texts: windows cover the context and contain the right answer, the best span
+   is the best of all spans, batches are copies, and damaged files are rejected. */
 #define _GNU_SOURCE
 #include "train/tasks/text.h"
 
@@ -24,7 +24,7 @@ static int open_all(void **state) {
 }
 
 static int close_all(void **state) {
-    shoal_tokenizer_close(tokenizer);
+    shoal_tokenizer_destroy(tokenizer);
     shoal_context_destroy(context);
     return 0;
 }
@@ -39,8 +39,8 @@ static text_reader reader_of(int64_t max_length) {
     "queries huddle into clusters, each cluster attends once in linear time \xc3\xa9 "
 static const char text[] = WORDS WORDS WORDS;
 
-/* Every byte of the context that a token has is in some window, windows are no longer
-   than they may be, and the answer's rows hold its bytes. */
+/* Every byte of the context covered by a token is in some window, windows are not too
+   long, and the answer's rows cover its bytes. */
 static void check_windows(int64_t max_length, int64_t stride, int64_t begin,
                           int64_t end) {
     const text_reader reader = reader_of(max_length);
@@ -75,8 +75,8 @@ static void windows_hold_all(void **state) {
     for (int64_t length = 24; length <= 300; length += 31)
         for (int64_t stride = 1; stride <= 400; stride = 7 * stride + 1) {
             check_windows(length, stride, 8, 14);  /* huddle */
-            check_windows(length, stride, 20, 38); /* in the middle of a word, too */
-            check_windows(length, stride, 71, 73); /* a letter of two bytes */
+            check_windows(length, stride, 20, 38); /* also in the middle of a word */
+            check_windows(length, stride, 71, 73); /* a character of two bytes */
         }
 }
 
@@ -172,7 +172,7 @@ static void files_are_read(void **state) {
     remove_folder(folder);
 }
 
-/* Some bytes changed, taken out or put in: an answer or a complaint, never a crash. */
+/* Some bytes changed, removed or inserted: a result or an error, never a crash. */
 static size_t damage(const char *from, size_t size, uint64_t seed, char *to) {
     memcpy(to, from, size);
     for (uint64_t i = 0; i < 1 + seed % 4; i++) {

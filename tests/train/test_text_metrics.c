@@ -1,5 +1,5 @@
-/* Scores of texts against values that scikit-learn, scipy and SQuAD's own program gave
-   (bench/peers/text_scores.py compares with these on real predictions). */
+/* Metrics compared with values of scikit-learn, scipy and SQuAD's official program
+   (bench/peers/text_scores.py compares them on real predictions). */
 #include "train/tasks/text.h"
 
 #include <math.h>
@@ -45,7 +45,7 @@ static void answers(void **state) {
         {"The  Denver Broncos!", "denver broncos"},
         {"a an the", ""},
         {"An apple, a day; theatre", "apple day theatre"},
-        {"a\xe2\x80\x93z", "\xe2\x80\x93z"}, /* an en dash is no word */
+        {"a\xe2\x80\x93z", "\xe2\x80\x93z"}, /* an en dash is not a word */
         {"\xc3\x89t\xc3\xa9 the\xc3\xa9", "\xc3\xa9t\xc3\xa9 the\xc3\xa9"},
         {"24\xe2\x80\x93"
          "10",

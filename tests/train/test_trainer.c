@@ -1,6 +1,6 @@
-/* The masked copy's trainer: the same curve on any number of threads and after any number
-   of resumptions, stopping, learning, evaluation with other kinds, what a step and a
-   validation are made of, memory. */
+/* The trainer on the masked copy task: the same curve on any number of threads and
+   after any number of resumptions, stopping, learning, evaluation with other kinds,
+   contents of a step and a validation, memory. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,8 +14,8 @@
 
 enum { STEPS = 12 };
 
-/* Of the kind with dropout, or, behind a '!', without: then the last layer leaves out
-   rows that are not masked. */
+/* For the kind with dropout, or, after a '!', without: then the last layer skips rows
+   that are not masked. */
 static shoal_trainer *small_trainer(shoal_context *context, const char *kind) {
     shoal_copy_config config = small_config(context, kind + (*kind == '!'));
     if (*kind == '!')
@@ -78,7 +78,7 @@ static void threads_change_nothing(void **state) {
     }
 }
 
-/* A new trainer for every step, from the checkpoint that the last one left. */
+/* A new trainer for every step, from the checkpoint of the last one. */
 static void resumed_curve(const char *kind, const char *path, curve *line) {
     bool finished = false;
     memset(line, 0, sizeof *line);
@@ -113,7 +113,7 @@ static void resuming_changes_nothing(void **state) {
     remove(path);
 }
 
-/* Training to 4 steps, which end in a validation that is not the third, and then to
+/* Trains to 4 steps, which end with a validation that is not a regular one, and then to
    all. */
 static void raising_the_steps_changes_nothing(void **state) {
     static curve whole, pieces;
@@ -150,7 +150,7 @@ static void stops_by_the_rule_only(void **state) {
     assert_true(shoal_trainer_must_validate(at));
     assert_false(shoal_trainer_finished(at));
     assert_int_equal(shoal_trainer_validate(at, &score), SHOAL_OK);
-    assert_true(score.correct < score.counted); /* nothing is learnt */
+    assert_true(score.correct < score.counted); /* nothing is learned */
     assert_int_equal(at->state.perfect, 0);
     assert_false(shoal_trainer_finished(at));
     at->state.perfect = 2;
@@ -172,7 +172,7 @@ static void evaluates_with_other_kinds(void **state) {
     static curve line;
     advance(at, &line);
     const shoal_train_state before = at->state;
-    shoal_attention kind = spelled("clustered-100"); /* no more queries: full */
+    shoal_attention kind = spelled("clustered-100"); /* no more queries: equals full */
     assert_int_equal(shoal_trainer_evaluate(at, NULL, SHOAL_PART_TEST, 3, &full),
                      SHOAL_OK);
     assert_int_equal(full.counted, 3 * 3 * 3);
@@ -235,7 +235,7 @@ static void learns_to_copy(void **state) {
     shoal_context_destroy(context);
 }
 
-/* ---- What steps and validations are made of ---------------------------------------- */
+/* ---- Contents of steps and validations -------------------------------------------- */
 
 static void take_steps(shoal_trainer *at, int count) {
     shoal_train_step step;
@@ -257,7 +257,7 @@ static float *copy_weights(const shoal_trainer *at) {
     return memcpy(malloc(weight_bytes(at)), weights_of(at), weight_bytes(at));
 }
 
-/* The averaged weights are what is validated and evaluated, and the others come back. */
+/* The averaged weights are validated and evaluated, and the others are restored. */
 static void averages_are_what_is_judged(void **state) {
     static const char *const averaged[][2] = {{"average", "0.7"}};
     static const char *const plain[][2] = {{"average", "0"}};
@@ -289,7 +289,7 @@ static void averages_are_what_is_judged(void **state) {
     shoal_context_destroy(context);
 }
 
-/* Loss over targets, right answers among answers, from all logits of the first batch. */
+/* Loss over targets and accuracy over answers, from all logits of the first batch. */
 static shoal_train_score score_by_hand(shoal_trainer *at) {
     const shoal_copy_config *config = shoal_trainer_config(at);
     copy_batch made, *const batch = &made;
@@ -298,7 +298,8 @@ static shoal_train_score score_by_hand(shoal_trainer *at) {
     const int32_t *targets = batch->targets;
     const int64_t rows = batch->offsets[config->train.batch];
     const int64_t outputs = config->train.model.outputs;
-    const shoal_model_inputs inputs = {.batch = config->train.batch,
+    const shoal_model_inputs inputs = {.size = sizeof(shoal_model_inputs),
+                                       .batch = config->train.batch,
                                        .offsets = batch->offsets,
                                        .tokens = batch->tokens};
     shoal_train_score score = {0};
@@ -369,7 +370,7 @@ static void gradients_are_clipped(void **state) {
     shoal_context_destroy(context);
 }
 
-/* Each of the optimizer's settings leads to other weights than every other. */
+/* Each setting of the optimizer leads to different weights. */
 static void the_optimizer_is_as_configured(void **state) {
     static const char *const settings[][1][2] = {{{"optimizer", "radam"}},
                                                  {{"optimizer", "adam"}},
@@ -409,7 +410,7 @@ static void the_rate_drops_on_a_plateau(void **state) {
         assert_int_equal(shoal_trainer_validate(at, &score), SHOAL_OK);
     }
     assert_int_equal(shoal_trainer_step(at, &step), SHOAL_OK);
-    assert_true(step.learning_rate < 0.6e-9); /* nothing was learnt */
+    assert_true(step.learning_rate < 0.6e-9); /* nothing was learned */
     shoal_trainer_destroy(at);
     shoal_context_destroy(context);
 }
@@ -451,7 +452,7 @@ static void steps_allocate_nothing(void **state) {
     }
 }
 
-/* All that allocates, with the n-th allocation failing; true when none failed. */
+/* Everything that allocates, with the n-th allocation failing; true if none failed. */
 static bool survive(int64_t fail_at, const char *path) {
     counting_allocator allocator = {.fail_at = 0};
     shoal_options options = counting_options(&allocator);

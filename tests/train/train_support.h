@@ -11,7 +11,7 @@ static inline void say(shoal_context *context, shoal_copy_config *config,
                      SHOAL_OK);
 }
 
-/* Small, and with everything on: dropout, averages, warm-up, plateau. */
+/* Small, with all features: dropout, averages, warm-up, plateau. */
 static inline shoal_copy_config small_config(shoal_context *context, const char *kind) {
     static const char *const settings[][2] =
         {{"length", "7"},           {"layers", "2"},         {"heads", "2"},
@@ -19,7 +19,7 @@ static inline shoal_copy_config small_config(shoal_context *context, const char 
          {"steps", "12"},           {"validate_every", "3"}, {"validate_batches", "2"},
          {"dropout", "0.1"},        {"average", "0.9"},      {"warmup", "4"},
          {"plateau_patience", "1"}, {"seed", "5"},           {"learning_rate", "0.01"}};
-    shoal_copy_config config = shoal_copy_defaults();
+    shoal_copy_config config = shoal_copy_config_defaults();
     for (int64_t i = 0; i < COUNT_OF(settings); i++)
         say(context, &config, settings[i][0], settings[i][1]);
     say(context, &config, "attention", kind);

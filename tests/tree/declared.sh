@@ -1,5 +1,5 @@
-# declared CC HEADER...: the functions that public headers declare, without those of the
-# headers that they include.
+# declared CC HEADER...: the functions that public headers declare, without those of
+# included headers.
 declared() {
     local cc=$1
     shift

@@ -1,8 +1,8 @@
 #!/bin/bash
-# Runs one of examples/ and looks at what it prints.
+# Runs one of examples/ and checks its output.
 #     example.sh PATTERN PROGRAM [ARGUMENT ...]
-# The output must match the extended regular expression, the exit code be 0. An argument
-# FILE:PATH is a file that not every machine has: without it the test is skipped.
+# The output must match the extended regular expression, and the exit code must be 0. An
+# argument FILE:PATH is an optional file: without it the test is skipped.
 set -u
 pattern=$1
 shift
@@ -16,7 +16,7 @@ for word in "$@"; do
 done
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
-cd "$work" || exit 1 # what an example writes
+cd "$work" || exit 1 # for files written by the example
 "${words[@]}" >out.txt 2>&1
 code=$?
 cat out.txt

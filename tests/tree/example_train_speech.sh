@@ -1,7 +1,7 @@
 #!/bin/bash
-# examples/train_speech.c on a tiny data folder: interrupted, killed and started again it
-# comes to the bits of the training that was not, and is evaluated with two kinds. Then
-# examples/recognise.c, beside it, uses the model.
+# examples/train_speech.c on a tiny data folder: interrupted, killed and restarted it
+# gives the bits of an uninterrupted training, and is evaluated with two kinds. Then
+# examples/recognise.c, in the same folder, uses the model.
 #     example_train_speech.sh PROGRAM
 . "$(dirname "$0")/../report.sh"
 program=$(realpath "$1")
@@ -20,17 +20,17 @@ train() { # FOLDER
         steps=600
 }
 curve() { sed -E 's/"(loss_)?seconds": [0-9.e-]+,? ?//g' "$1/log.jsonl"; }
-tensors() { # FOLDER FILE: the bytes behind the header
+tensors() { # FOLDER FILE: the bytes after the header
     local size
     size=$(od -An -tu8 -N8 "$1/$2" | tr -d ' ')
     tail -c +$((size + 9)) "$1/$2"
 }
-steps() { # FOLDER: those in its log
+steps() { # FOLDER: number of steps in its log
     local count=0
     [ ! -e "$1/log.jsonl" ] || count=$(grep -c '"gradient_norm"' "$1/log.jsonl")
     echo "$count"
 }
-stop_after() { # SIGNAL STEPS: what `pieces` comes to when it is ended there
+stop_after() { # SIGNAL STEPS: the result of `pieces` when it is ended there
     (train pieces) >out 2>&1 &
     local child=$!
     while kill -0 $child 2>/dev/null && [ "$(steps pieces)" -lt "$2" ]; do

@@ -1,13 +1,12 @@
 #!/bin/bash
-# C is as clang-format leaves it, and no line of code, scripts or pages is longer than 90
-# columns. In pages tables, links and commands may be, and the notebook and its trials are
-# as they were kept.
+# C is formatted by clang-format, and no line of code, scripts or pages has more than 90
+# columns. Exceptions: tables, links and commands in pages; the notebook and its trials.
 #     format.sh ROOT      checks the tree, after checking that it can find errors
 . "$(dirname "$0")/../report.sh"
-wanted=14 # what Debian 12 has; other versions break lines elsewhere
+wanted=14 # the version of Debian 12; other versions break lines differently
 formatter=clang-format
 
-sources() { # ROOT PATTERN...: files of the tree, without what was built
+sources() { # ROOT PATTERN...: files of the tree, without built ones
     local root=$1 names=()
     shift
     for pattern in "$@"; do names+=(-o -name "$pattern"); done
@@ -21,7 +20,7 @@ unformatted() { # ROOT
         grep 'error:'
 }
 
-long_lines() { # of the files that are named on standard input: "FILE:LINE:TEXT"
+long_lines() { # of the files named on standard input: "FILE:LINE:TEXT"
     LC_ALL=C.UTF-8 xargs grep -HnE '^.{91,}' /dev/null
 }
 
@@ -35,7 +34,7 @@ too_long() { # ROOT
     } | sed -E 's/(:[0-9]+):.*/\1/' | grep -vE '/docs/notebook/|/bench/trials/'
 }
 
-finds() { # NAME FILE TEXT COMMAND: the command says something of a tree with that file
+finds() { # NAME FILE TEXT COMMAND: the command reports a tree with that file
     local root=$work/tree
     mkdir -p "$root/$(dirname "$2")"
     printf '%s\n' "$3" >"$root/$2"

@@ -1,11 +1,11 @@
 #!/bin/bash
-# The commands of README and of the guides in docs/ work: they are run, on tiny data that
-# this script makes, or `reason` says why they are not. A new command of a page is run
-# unless it is listed there.
+# The commands of README and of the guides in docs/ are run, on tiny data that this script
+# generates, or `reason` says why they are not. A new command of a page is run unless it
+# is listed there.
 #     guides.sh CMAKE CC BUILD SOURCE
 # A command is a line of a code block (indented by four, or fenced without a language)
-# that begins with a program that guides use; \ continues it, and # begins a comment.
-# docs/benchmarks.md and docs/results.md are not among the pages: their commands take
+# that begins with one of the programs used in guides; \ continues it, and # begins a
+# comment. docs/benchmarks.md and docs/results.md are not included: their commands take
 # minutes to hours.
 cmake=$1 cc=$2 build=$(realpath "$3") source=$(realpath "$4")
 . "$source/tests/report.sh"
@@ -25,7 +25,7 @@ commands() { # PAGE
         grep -E "^($programs)" | grep -vE '^shoal [a-z]+:'
 }
 
-reason() { # COMMAND: why it is not run; nothing: it is
+reason() { # COMMAND: why it is not run; empty if it is
     case $1 in
     make* | sudo* | pip* | tools/* | apt*) echo "builds or installs; CI does";;
     cmake* | *build/mpich*) echo "builds; tree_install, cli_ranks";;
@@ -62,13 +62,13 @@ run_page() { # PAGE
     report "$1" "$problem"
 }
 
-made() { # the folder in which the commands are run
+made() { # prepares the folder in which the commands are run
     mkdir bin long speech runs
     ln -s "$source/examples" .
     for name in MODEL DIR all-MiniLM-L6-v2 minilm; do
         ln -s "$source/tests/models/text/bert" $name
     done
-    # Trainings of some steps, with features in this folder.
+    # Limits trainings to a few steps, with features in this folder.
     cat >bin/shoal <<END
 #!/bin/bash
 few=()

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Each public header compiles by itself, as C11 and as C++17, without a warning, and so do
-# README's example and those of the headers; the first two run too.
+# Each public header compiles alone, as C11 and as C++17, without a warning, and so do the
+# examples of README and of the headers; the first two are run too.
 #     headers.sh CC BUILD SOURCE
 . "$(dirname "$0")/../report.sh"
 cc=$1 build=$2 source=$3
@@ -26,7 +26,7 @@ done
 readme_example() {
     sed -n '/^```c$/,/^```$/p' "$source/README.md" | sed '1d; /^```$/,$d'
 }
-header_example() { # the program in the comment at the head of HEADER, shoal.h without
+header_example() { # the program in the comment at the start of HEADER, by default shoal.h
     sed -n '/A COMPLETE PROGRAM/,/^ \* [A-Z]/p' "$source/include/${1:-shoal.h}" |
         sed -n 's/^ \*     //p'
 }
@@ -38,11 +38,11 @@ runs() { # COMMAND that prints a program
     "$cc" $strict -std=c11 "$work/example.c" -L"$build" -lshoal -o "$work/example" &&
         LD_LIBRARY_PATH=$build "$work/example"
 }
-on_library() { # LIBRARY: what it may be linked with besides
+on_library() { # LIBRARY: other libraries to link with
     [ "$1" != shoal-train ] || [ ! -e "$build/libshoal-speech.so" ] ||
         echo -lshoal-speech
 }
-# The examples of the other headers want data or files: they are compiled and linked.
+# The examples of the other headers need data or files: they are compiled and linked.
 links() { # HEADER LIBRARY
     header_example "$1" >"$work/example.c"
     grep -q main "$work/example.c" || { echo "there is no program"; return 1; }

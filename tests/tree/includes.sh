@@ -1,25 +1,28 @@
 #!/bin/bash
-# Rooms may include one way only; rooms.sh has the order. exact/ uses the public headers
-# alone; cli/ and lab/ use those and their own, and lab/ may use exact/ and what cli/
-# offers. A public header uses the standard library and the public headers below it.
+# Includes between rooms point in one direction; rooms.sh has the order. exact/ uses only
+# public headers; cli/ and lab/ use those and their own, and lab/ may also use exact/ and
+# what cli/ shares. A public header uses the standard library and the public headers below
+# it.
 #     includes.sh ROOT      checks the tree, after checking that it can find errors
 . "$(dirname "$0")/../report.sh"
 . "$(dirname "$0")/rooms.sh"
 shopt -s nullglob
 may_use_header() { # the public headers that a file of room $1 may include
     case $1 in
-    shoal.h | base | kernels | cluster | attention) echo shoal.h ;;
-    shoal_models.h | models/*) echo shoal.h shoal_models.h ;;
-    exact) echo shoal.h shoal_models.h ;;
-    shoal_mpi.h | mpi) echo shoal.h shoal_mpi.h ;;
+    shoal.h | base | kernels | cluster) echo shoal.h ;;
+    shoal_transport.h | shoal_inspect.h) echo shoal.h ;;
+    attention) echo shoal.h shoal_transport.h shoal_inspect.h ;;
+    shoal_models.h | models/*) echo shoal.h shoal_transport.h shoal_models.h ;;
+    exact) echo shoal.h shoal_inspect.h shoal_models.h ;;
+    shoal_mpi.h | mpi) echo shoal.h shoal_transport.h shoal_mpi.h ;;
     shoal_speech.h | speech/*) echo shoal.h shoal_models.h shoal_speech.h ;;
     shoal_train.h | train | train/tasks)
-        echo shoal.h shoal_models.h shoal_speech.h shoal_train.h ;;
-    *) echo shoal.h shoal_models.h shoal_speech.h shoal_train.h shoal_mpi.h ;;
+        echo shoal.h shoal_transport.h shoal_models.h shoal_speech.h shoal_train.h ;;
+    *) echo shoal{,_transport,_inspect,_models,_speech,_train,_mpi}.h ;;
     esac
 }
 
-includes() { # "line target" for every #include of file $1; the quotes or brackets stay on
+includes() { # "line target" for every #include of file $1, with quotes or brackets
     local start='^[[:space:]]*#[[:space:]]*include[[:space:]]*'
     local target='(["<][^">]*[">]|[A-Za-z_].*)'
     sed -nE "s/$start$target.*/\1/; t found; d; :found; =; p" "$1" | paste -d ' ' - -
@@ -30,11 +33,11 @@ room_of() { # the room of an included file $1, or nothing
     contains "$rooms" "$room" && echo "$room"
 }
 
-found_beside() { # is $3 a file of the folder $1, or for lab what commands share?
+found_beside() { # is $3 a file of the folder $1, or for lab a header shared by commands?
     [ -e "$1/$3" ] || { [ "$2" = lab ] && [ "$3" = command.h ] && [ -e "$1/../cli/$3" ]; }
 }
 
-allowed() { # may a file that lies in folder $1, of room $2, include $3?
+allowed() { # may a file in folder $1, of room $2, include $3?
     local quoted=$3 target=${3:1:-1} room
     [[ $quoted == [\"\<]* && $target != *..* ]] || return 1
     if [[ $target == shoal*.h ]]; then
@@ -72,7 +75,7 @@ check_tree() { # $1 the root; prints what is wrong
 }
 
 expect() { # $1 good or bad, $2 file, $3 line: alone in a tree (or beside the empty file
-    # $4), it must be judged so
+    # $4), it must be judged like that
     local tree=$work/tree verdict=good
     mkdir -p "$tree/$(dirname "$2")" && echo "$3" >"$tree/$2"
     [ -z "${4:-}" ] || { mkdir -p "$tree/$(dirname "$4")" && touch "$tree/$4"; }

@@ -1,6 +1,6 @@
-/* Small fixed problems for tests/test_instructions.sh, which counts their instructions.
-   Each measured_* function is one problem; what prepares it is not counted. One thread;
-   SHOAL_ISA chooses the instruction set. */
+/* Small fixed problems whose instructions tests/tree/instructions.sh counts. Each
+   measured_* function is one problem; its preparation is not counted. One thread;
+   SHOAL_ISA selects the instruction set. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -26,8 +26,12 @@ static void stop(const char *what, const shoal_context *context) {
 }
 
 static void run(shoal_context *context, shoal_plan *plan, int shared, int backward) {
-    const shoal_inputs inputs = {.q = q, .k = shared ? NULL : k, .v = v};
-    const shoal_gradients gradients = {.out = out,
+    const shoal_inputs inputs = {.size = sizeof(shoal_inputs),
+                                 .q = q,
+                                 .k = shared ? NULL : k,
+                                 .v = v};
+    const shoal_gradients gradients = {.size = sizeof(shoal_gradients),
+                                       .out = out,
                                        .dout = dout,
                                        .dq = dq,
                                        .dk = dk,
@@ -37,8 +41,8 @@ static void run(shoal_context *context, shoal_plan *plan, int shared, int backwa
         stop("a call was refused", context);
 }
 
-/* Functions of their own, so that callgrind can tell them apart; the last statement keeps
-   the compiler from jumping to run and never coming back. */
+/* Separate functions, so that callgrind can distinguish them; the last statement
+   prevents a tail call. */
 static volatile int finished;
 #define MEASURED(name)                                                                   \
     __attribute__((noinline)) void measured_##name(shoal_context *, shoal_plan *, int,   \
@@ -79,8 +83,9 @@ static const struct {
 };
 
 int main(void) {
-    const shoal_options options = {.threads = 1};
-    const shoal_problem problem = {.batch = 1,
+    const shoal_options options = {.size = sizeof(shoal_options), .threads = 1};
+    const shoal_problem problem = {.size = sizeof(shoal_problem),
+                                   .batch = 1,
                                    .heads = HEADS,
                                    .queries = LENGTH,
                                    .keys = LENGTH,

@@ -1,13 +1,13 @@
 #!/bin/bash
 # Counts the instructions of a few small fixed problems (tests/tree/instructions.c) under
 # callgrind and compares them with tests/tree/instructions.txt: a change that makes the
-# library do much more work is seen without timing anything.
+# library do much more work is detected without timing.
 #     instructions.sh PROGRAM             compares; more than the margin is a failure
-#     instructions.sh --record PROGRAM    writes the file anew, after a change that
-#                                              is meant to change the work
+#     instructions.sh --record PROGRAM    writes the file, after a change that
+#                                         intentionally changes the work
 # PROGRAM is tests/instructions in the build directory. The margin allows for another
-# compiler or C library; fewer instructions than recorded beyond it is a failure too,
-# since the figures then say nothing any more: record them.
+# compiler or C library; far fewer instructions than recorded is a failure too, since the
+# figures are then outdated: record them.
 set -u
 margin=15 # per cent
 figures=$(dirname "$(realpath "$0")")/instructions.txt

@@ -1,23 +1,23 @@
 #!/bin/bash
-# Every relative link in a page (*.md) leads to a file that is there, and so does every
-# path of the tree that a page names in its text; every function that it names is in the
-# code. docs/notebook/ and CHANGELOG.md tell of code as it was: of the first only links
-# are checked, of the second links and paths.
+# Every relative link in a page (*.md) leads to an existing file, and so does every path
+# of the tree that a page names in its text; every function that it names is in the code.
+# docs/notebook/ and CHANGELOG.md describe earlier code: in the former only links are
+# checked, in the latter links and paths.
 #     links.sh ROOT      checks the tree, after checking that it can find errors
 . "$(dirname "$0")/../report.sh"
 folders="bench cli cmake docs exact examples include lab models mpi python"
 folders+=" speech src tests tools train"
 
-pages() { # the pages of the tree $1, without what was built or belongs to an editor
+pages() { # the pages of the tree $1, without built ones and those of editors
     find "$1" \( -name 'build*' -o -name '.?*' \) -prune -o -name '*.md' -print
 }
 
-links() { # the targets of the links of page $1, without anchors and without the web's
+links() { # targets of the links of page $1, without anchors and external links
     grep -oE '\]\([^)[:space:]]+' "$1" | sed -E 's/^\]\(//; s/#.*//' |
         grep -vE '^$|^[a-z]+:' | sort -u
 }
 
-# A name in capitals is a placeholder (src/kernels/table_NAME.c), unless it is a page's.
+# A name in capitals is a placeholder (src/kernels/table_NAME.c), unless it is a page.
 named() { # the paths from the root that page $1 names
     grep -oE "(^|[^A-Za-z0-9_./-])(${folders// /|})/[A-Za-z0-9_./-]+\.[a-z]+" "$1" |
         sed -E 's/^[^A-Za-z]//' |
@@ -25,7 +25,7 @@ named() { # the paths from the root that page $1 names
         grep -E '\.md$|CMakeLists\.txt$|^[^A-Z]*$' | sort -u
 }
 
-functions() { # names in backticks that page $1 has and that begin as Shoal's in C do
+functions() { # names in backticks of page $1 that have a prefix of Shoal's functions
     grep -oE '`sh(oal)?_[a-z0-9_]*[a-z0-9](\([^`]*)?`' "$1" | tr -d '`' | sed 's/(.*//' |
         sort -u
 }
@@ -58,7 +58,7 @@ check_tree() { # $1 the root; prints what is wrong
     while read -r page; do check_page "$1" "$page"; done < <(pages "$1" | sort)
 }
 
-expect() { # $1 good or bad, $2 page, $3 its text: beside src/a.c it must be judged so
+expect() { # $1 good or bad, $2 page, $3 text: its verdict beside src/a.c
     local tree=$work/tree verdict=good
     mkdir -p "$tree/src" "$tree/$(dirname "$2")"
     echo 'int sh_here(void);' >"$tree/src/a.c"

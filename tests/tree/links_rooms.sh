@@ -1,21 +1,21 @@
 #!/bin/bash
-# No function of a room calls one, or uses data, that a room above it defines, whatever
-# header declares it: the names in the libraries' object files, by nm. rooms.sh has the
-# order.
+# No function of a room uses a function or data defined in a room above it, whichever
+# header declares it: checked with nm on the object files of the libraries. rooms.sh has
+# the order.
 #     links_rooms.sh CC BUILD ROOT    after checking that it can find errors
 . "$(dirname "$0")/../report.sh"
 . "$(dirname "$0")/rooms.sh"
 cc=$1 build=$2 root=$3
 
-allowed_pairs() { # "USER USED" for every room and those it may use
+allowed_pairs() { # "USER USED" for every room and the rooms that it may use
     local room used
     for room in $rooms; do
         for used in $(may_use "$room"); do echo "$room $used"; done
     done
 }
 
-# Objects below $1, but for those that a moved or deleted source of tree $2 left behind.
-# One is .../shoal_models_objects.dir/models/nn/loss.c.o
+# Objects below $1, except those of moved or deleted sources of tree $2, such as
+# .../shoal_models_objects.dir/models/nn/loss.c.o
 objects() {
     local object source
     find "$1" -path '*_objects.dir/*' -name '*.o' -print0 |

@@ -1,9 +1,9 @@
 #!/bin/bash
-# How many files a reader passes on the way of a call: .c files with a function that ran,
-# counted by gcov in a build of its own, BUILD/paths.
+# Number of files that a call passes through: .c files with a function that ran, counted
+# by gcov in a separate build, BUILD/paths.
 #     paths.sh CMAKE COMPILER BUILD SOURCE
-# attend is the whole process. A training step and a transcription are what one more of
-# them runs, without the files of src/, which attend counts.
+# attend counts the whole process. A training step and a transcription count what one more
+# of them runs, without the files of src/, which attend counts.
 set -u
 limits="attend-i-clustered 16
 attend-shoal 17
@@ -55,7 +55,7 @@ ran() {
     "$program" "${@:2}" >out 2>err || { cat err; return 1; }
     python3 count.py "$build" "$source" "$1"
 }
-# within NAME FILES: as many as the table has, at most; says which they are.
+# within NAME FILES: at most as many as in the table; lists them.
 within() {
     local limit count
     limit=$(sed -n "s/^$1 //p" <<<"$limits")
@@ -65,7 +65,7 @@ within() {
     report "$1" "$([ "$count" -gt 0 ] && [ "$count" -le "$limit" ] ||
         echo "$count files: at most $limit")"
 }
-# more LESS MORE TIMES: files outside src/ with a function that ran so much more often.
+# more LESS MORE TIMES: files outside src/ with a function that ran that much more often.
 more() {
     awk -v times="$3" 'NR == FNR { before[$1 " " $2] += $3; next }
         { after[$1 " " $2] += $3 }
@@ -105,8 +105,8 @@ train() {
         --layers 1 --set heads=2 --set head_dim=16 --set feed_forward=32 \
         --set batch_frames=300 --threads 1 --out "run$2" --steps "$2"
 }
-# The features are made by the first run, and what a checkpoint's text varies by is less
-# than forty calls.
+# The first run computes the features; the text of a checkpoint varies by less than forty
+# calls.
 if train functions 1 && train less 2 && train more 42; then
     more less more 40 >files
     within train-speech-step files

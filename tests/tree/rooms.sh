@@ -39,7 +39,7 @@ may_use() { # the rooms that a file of room $1 may use
     esac
 }
 
-room_of_file() { # the folder of a file, whose path begins at the tree's root, as a room
+room_of_file() { # the room of a file, whose path is relative to the root of the tree
     local room=${1%/*}
     echo "${room#src/}"
 }

@@ -1,6 +1,6 @@
 #!/bin/bash
-# The files that pyproject.toml puts into the source distribution are enough for CMake to
-# make the wheel's build from, with the options that it sets there.
+# The files that pyproject.toml puts into the source distribution are sufficient for CMake
+# to configure the wheel's build, with the options set there.
 #     sdist.sh CMAKE SOURCE
 . "$(dirname "$0")/../report.sh"
 cmake=$1 source=$2
@@ -22,7 +22,8 @@ for name, value in settings["cmake"]["define"].items():
 PYTHON
 }
 configure() {
-    "$cmake" -S "$folder/sdist" -B "$folder/build" -DSKBUILD=ON "${options[@]}" >/dev/null
+    "$cmake" -S "$folder/sdist" -B "$folder/build" -DSKBUILD=ON \
+        -DSKBUILD_SCRIPTS_DIR=bin -DSKBUILD_METADATA_DIR=info "${options[@]}" >/dev/null
 }
 
 if ! python3 -c 'import tomllib' 2>/dev/null; then

@@ -1,41 +1,41 @@
 #!/bin/bash
-# Reads the symbols of the libraries (docs/architecture.md, "Libraries"):
+# Checks the symbols of the libraries (docs/architecture.md, "Libraries"):
 #     symbols.sh CC BUILD SOURCE
-# Every global symbol begins with shoal_ or sh_, and what one file alone uses is static. A
-# shared library exports what its header declares, and of its internals what a library
-# above it uses. The program uses the headers alone, and libshoal needs a C library and
-# its mathematics.
+# Every global symbol begins with shoal_ or sh_, and functions used by one file are
+# static. A shared library exports the functions of its header, and of its internals those
+# that a library above it uses. The program uses only the headers, and libshoal needs only
+# a C library and its mathematics.
 . "$(dirname "$0")/../report.sh"
 . "$(dirname "$0")/declared.sh"
 cc=$1 build=$2 source=$3 include=$3/include
 
-foreign() { # ARCHIVE: global names with neither prefix
+foreign() { # ARCHIVE: global names without either prefix
     nm -g --defined-only "$1" | awk 'NF == 3 { print $3 }' | grep -vE '^(shoal|sh)_'
 }
 
-# "NAME VERSION" of what shared library $1 exports.
+# "NAME VERSION" of the exports of shared library $1.
 exported() {
     nm -D --defined-only "$1" | awk '$2 != "A" { print $3 }' | sed 's/@@*/ /' | sort
 }
 names() { exported "$1" | awk '{ print $1 }'; }
-used() { # what the given ones take from elsewhere
+used() { # undefined symbols of the given files
     nm -D --undefined-only "$@" | awk 'NF == 2 { print $2 }' | sed 's/@.*//' | sort -u
 }
 
-off_header() { # HEADER LIBRARY: where they differ
-    diff <(declared "$cc" "$1") <(names "$2" | grep '^shoal_')
+off_header() { # HEADER LIBRARY HEADER...: where they differ
+    diff <(declared "$cc" "$1" "${@:3}") <(names "$2" | grep '^shoal_')
 }
 
-misversioned() { # LIBRARY: names under another version than their prefix has
+misversioned() { # LIBRARY: names whose version does not match their prefix
     exported "$1" |
         grep -vE '^shoal_[a-z0-9_]+ SHOAL_[0-9.]+$|^sh_[a-z0-9_]+ SHOAL_PRIVATE_[0-9.]+$'
 }
 
-unused() { # LIBRARY ABOVE...: internals that it exports for nobody
+unused() { # LIBRARY ABOVE...: exported internals that are not used
     comm -23 <(names "$1" | grep '^sh_') <([ $# = 1 ] || used "${@:2}")
 }
 
-could_be_static() { # SOURCE ARCHIVE...: internals that one file alone uses, and no test
+could_be_static() { # SOURCE ARCHIVE...: internals that only one file uses, and no test
     comm -23 <(nm -g --defined-only "${@:2}" | awk 'NF == 3 { print $3 }' | grep '^sh_' |
         sort -u) <({
         nm -u "${@:2}" | awk '$1 == "U" { print $2 }'
@@ -45,12 +45,12 @@ could_be_static() { # SOURCE ARCHIVE...: internals that one file alone uses, and
 
 private_uses() { used "$1" | grep '^sh_'; } # PROGRAM
 
-needs_more() { # LIBRARY: what it needs besides libc and libm
+needs_more() { # LIBRARY: its dependencies besides libc and libm
     readelf -d "$1" | sed -nE 's/.*\(NEEDED\).*\[(.*)\]/\1/p' |
         grep -vE '^(libc|libm|ld-linux.*)\.so'
 }
 
-needs_mpi() { # FILE...: those that are linked with an MPI, or with what is
+needs_mpi() { # FILE...: those that are linked with MPI, directly or indirectly
     local file
     for file in "$@"; do
         [ ! -e "$file" ] || ! ldd "$file" | grep -qE 'libmpi|libshoal-mpi' ||
@@ -58,7 +58,15 @@ needs_mpi() { # FILE...: those that are linked with an MPI, or with what is
     done
 }
 
-# ---- The checks find what they should: a library with everything wrong in it -----------
+needs_blas() { # FILE...: those that are linked with a BLAS, whose settings are a process's
+    local file
+    for file in "$@"; do
+        [ ! -e "$file" ] ||
+            readelf -d "$file" | grep -E 'NEEDED.*(blas|mkl|lapack)' | sed "s|^|$file|"
+    done
+}
+
+# ---- The checks find errors in a library that has all of them -------------------------
 finds() { # NAME WANTED COMMAND...: the command prints a line with WANTED
     report "the check finds $1" "$("${@:3}" | grep -q -e "$2" || echo "it does not")"
 }
@@ -85,7 +93,9 @@ build_bad() {
     cd "$work" && "$cc" -shared -fPIC other.c -o libother.so &&
         "$cc" -c -fPIC bad.c && ar rc bad.a bad.o &&
         "$cc" -shared -Wl,--version-script=map bad.o ./libother.so -o libbad.so &&
-        "$cc" main.c ./libbad.so ./libother.so -o main
+        "$cc" main.c ./libbad.so ./libother.so -o main &&
+        "$cc" -shared -fPIC other.c -Wl,-soname,libblas.so.3 -o libblas.so &&
+        "$cc" -shared -fPIC bad.c ./libblas.so -o libfast.so
 }
 if (build_bad); then
     finds "a name without a prefix" '^fail$' foreign "$work/bad.a"
@@ -100,6 +110,7 @@ if (build_bad); then
         "$work/bad.a"
     finds "a program that uses an internal" '^sh_used$' private_uses "$work/main"
     finds "a library too many" 'libother' needs_more "$bad"
+    finds "who needs a BLAS" 'libblas' needs_blas "$work/libfast.so"
     [ ! -e "$build/libshoal-mpi.so" ] ||
         finds "who needs MPI" libshoal-mpi needs_mpi "$build/libshoal-mpi.so"
     report "and nothing else" "$(unused "$bad" "$work/main" | grep sh_used
@@ -110,7 +121,9 @@ fi
 
 # ---- The libraries ---------------------------------------------------------------------
 report "libshoal needs nothing else" "$(needs_more "$build/libshoal.so")"
-mpi=() # beside the others: nobody is above it
+report "no library needs a BLAS" \
+    "$(needs_blas "$build"/libshoal{,-models,-speech,-train,-mpi}.so "$build/shoal")"
+mpi=() # not below any other library
 if [ -e "$build/libshoal-mpi.so" ]; then
     mpi=("$build/libshoal-mpi.so")
     report "libshoal-mpi.a: prefixes" "$(foreign "$build/libshoal-mpi.a")"
@@ -127,8 +140,10 @@ for name in shoal-train shoal-speech shoal-models shoal; do
     library=$build/lib$name.so
     [ -e "$library" ] || { skip "lib$name" "it is not built"; continue; }
     report "lib$name.a: prefixes" "$(foreign "$build/lib$name.a")"
+    more=()
+    [ $name != shoal ] || more=("$include"/shoal_{transport,inspect}.h)
     report "lib$name exports its header" \
-        "$(off_header "$include/${name/-/_}.h" "$library")"
+        "$(off_header "$include/${name/-/_}.h" "$library" "${more[@]}")"
     report "lib$name: versions" "$(misversioned "$library")"
     if [ ${#above[@]} = 0 ] && [ $name != shoal-train ]; then
         skip "lib$name: internals" "what would use them is not built"

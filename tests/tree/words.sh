@@ -1,13 +1,14 @@
 #!/bin/bash
-# No private words in what users read: pages (*.md), public headers, and string literals
-# of C code (messages and help). docs/style.md has the terms and the style.
+# No private words in text that users read: pages (*.md), public headers, and string
+# literals of C code (messages and help); and fewer still in code, comments included.
+# docs/style.md has the terms and the style.
 #     words.sh ROOT      checks the tree, after checking that it can find errors
 # Exempt are docs/style.md, which quotes such words, and docs/notebook and CHANGELOG.md,
-# which are as they were written.
+# which keep their original text.
 . "$(dirname "$0")/../report.sh"
 
-# An extended regular expression, case-insensitive, a tab, and what to write instead. Keep
-# the list short: words that came back, or that nobody outside the project understands.
+# An extended regular expression, case-insensitive, a tab, and a replacement. Keep the
+# list short: words that came back, or that only the project's authors understand.
 words="\
 \\bbrains\\b	bfloat16 or bf16: the established name of the format
 of two the even one	ties to even: the established term
@@ -23,6 +24,27 @@ rest follows	'the corrected remainder': the glossary's term
 who(ever)? (types|wants|links|builds|includes) 	'if you ...': address the reader
 side-by-side windows|windows side by side	'windows processed in parallel'"
 
+# The same for code, in the rooms whose comments are plain already (add the others when
+# they are): descriptions in place of terms.
+code_words="\
+\\bso many\\b	'number of windows', 'at most 64': name the quantity
+side by side	'in parallel' or 'concatenated': the two are different things
+(^|[^a-z])(dies|die) (of|where)\\b	'exits if': the established term
+(gives?|given|giving) back	'frees', 'returns' or 'restores'
+there twice	'duplicate': the established term
+at the most	'at most'
+the inside of	'internals of'
+NULL: (none|no )	'NULL if there is none'
+NULL is legal	'NULL is allowed'
+as (they|it) lies?\\b	'in the order of the file', 'in place'
+whoever|who (has|wants|asks)\\b	name the caller, the thread or the user
+\\b(in|of|are) halves\\b	half precision: the established term
+[^e] (is|are) no (number|utf-8|language model|recording|unit|recogniser)	'is not ...'
+groups? of queries	clusters of queries: the glossary's term"
+plain_rooms="cli lab train exact models/text models/files speech/words speech/audio
+    speech/recogniser src/base src/cluster mpi tests/core tests/models tests/speech
+    tests/train examples python/shoal"
+
 pages() { # of the tree $1, without what was built or belongs to an editor
     find "$1" \( -name 'build*' -o -name '.?*' \) ! -path "$1" -prune -o \
         -name '*.md' -print |
@@ -37,13 +59,26 @@ texts() {
         sed -E 's/^([^:]*:[0-9]+:)[^"]*("([^"\\]|\\.)*").*/\1\2/'
 }
 
-check_tree() { # $1 the root; prints what is wrong
+# All text of the rooms of tree $1 that have plain comments.
+code() {
+    # shellcheck disable=SC2086 # several folders, split on purpose
+    (cd "$1" && find $plain_rooms -name '*.[ch]' -o -name '*.py') 2>/dev/null |
+        sed "s|^|$1/|" | xargs -r grep -Hn ''
+}
+
+check_list() { # LIST FILE: prints lines of the file that have words of the list
     local pattern reason
-    texts "$1" >"$work/texts"
     while IFS=$'\t' read -r pattern reason; do
-        grep -iE "^[^:]*:[0-9]+:.*($pattern)" "$work/texts" |
+        grep -iE "^[^:]*:[0-9]+:.*($pattern)" "$2" |
             sed -E "s/^([^:]*:[0-9]+):.*/\1: private words. Instead: ${reason//\//\\/}/"
-    done <<<"$words"
+    done <<<"$1"
+}
+
+check_tree() { # $1 the root; prints what is wrong
+    texts "$1" >"$work/texts"
+    code "$1" >"$work/code"
+    check_list "$words" "$work/texts"
+    check_list "$words"$'\n'"$code_words" "$work/code"
 }
 
 expect() { # $1 good or bad, $2 file, $3 its text: it must be judged so
@@ -61,6 +96,11 @@ check_itself() {
     expect bad include/shoal.h '/* What stands here */'
     expect bad src/a.c '    return fail("rank 3 refused; it knows why");'
     expect good src/a.c '    x = 1; /* what stands here is for developers */'
+    expect bad cli/a.c '    x = 1; /* what stands here is checked too */'
+    expect bad cli/a.c '/* NULL is legal. */'
+    expect bad exact/a.h '/* so many beams, side by side */'
+    expect bad python/shoal/a.py '    # gives back its memory'
+    expect good cli/a.c '/* NULL is allowed; frees what it returns. */'
     expect good docs/style.md 'instead of: it knows why'
     expect good docs/notebook/A.md 'the first form of shoal'
     expect good CHANGELOG.md 'brains'
@@ -69,5 +109,6 @@ check_itself() {
 
 check_itself
 [ $failed = 0 ] && report "the check finds what it should" ""
-report "pages, headers and messages have no private words" "$(check_tree "$1")"
+report "pages, headers, messages and comments have no private words" \
+    "$(check_tree "$1")"
 finish

@@ -1,9 +1,9 @@
 /* The masked copy task.
 
-   A sequence is 0w0w with w of `length` symbols from 1 to 10. A fifth of all symbols
-   (rounded, at least one) is masked, never both copies of the same one, so that every
-   masked symbol can be read in the other half and nowhere else: of the 2 L symbols 0.4 L
-   are masked, each at another place of w, and a coin says in which copy.
+   A sequence is 0w0w, where w has `length` symbols from 1 to 10. A fifth of all symbols
+   (rounded, at least one) are masked, never both copies of the same one, so that every
+   masked symbol can be read in the other half and nowhere else: 0.4 L of the 2 L
+   symbols are masked, each at a different place of w, in a randomly chosen copy.
 
    Batches, dropout and validation data are functions of the seed and of counts, so the
    counts in shoal_train_state are also the position in the data and the state of the
@@ -22,8 +22,8 @@ static int64_t positions_of(int64_t length) {
     return 2 * (length + 1);
 }
 
-/* One sequence at row `first`, from a key of its own. Draws: 3 i + 0, 1, 2 for symbol i
-   of w. */
+/* Generates one sequence at row `first` from its own key. Draws: 3 i + 0, 1, 2 for
+   symbol i of w. */
 static void make_sequence(uint64_t key, int64_t length, int32_t loss, int64_t first,
                           copy_batch *batch) {
     int32_t *tokens = batch->tokens + first, *targets = batch->targets + first,
@@ -31,12 +31,12 @@ static void make_sequence(uint64_t key, int64_t length, int32_t loss, int64_t fi
     int64_t wanted = (2 * length * 2 + 5) / 10;
     wanted = wanted > 0 ? wanted : 1;
     tokens[0] = tokens[length + 1] = 0;
-    targets[0] = targets[length + 1] = loss == SHOAL_COPY_ALL ? 0 : SHOAL_IGNORED;
+    targets[0] = targets[length + 1] = loss == SHOAL_COPY_LOSS_ALL ? 0 : SHOAL_IGNORED;
     answers[0] = answers[length + 1] = SHOAL_IGNORED;
     for (int64_t i = 0; i < length; i++) {
         const uint64_t draw = 3 * (uint64_t)i;
         const int32_t symbol = 1 + (int32_t)shoal_random_below(key, 0, draw, SYMBOLS);
-        /* Selection sampling: `wanted` of the places that are left. */
+        /* Selection sampling: `wanted` of the remaining places. */
         const bool masked = shoal_random_below(key, 0, draw + 1, (uint64_t)(length - i)) <
                             (uint64_t)wanted;
         const int copy = (int)shoal_random_below(key, 0, draw + 2, 2);
@@ -46,7 +46,8 @@ static void make_sequence(uint64_t key, int64_t length, int32_t loss, int64_t fi
             const bool hidden = masked && which == copy;
             tokens[place] = hidden ? MASK : symbol;
             answers[place] = hidden ? symbol : SHOAL_IGNORED;
-            targets[place] = hidden || loss == SHOAL_COPY_ALL ? symbol : SHOAL_IGNORED;
+            targets[place] = hidden || loss == SHOAL_COPY_LOSS_ALL ? symbol
+                                                                   : SHOAL_IGNORED;
         }
     }
 }
@@ -94,16 +95,16 @@ void sh_copy_make(const shoal_copy_config *config, shoal_part part, int64_t numb
 static const char *const losses[] = {"masked", "all", NULL};
 
 static const shoal_field fields[] = {{.name = "length",
-                                      .type = SHOAL_FIELD_INTEGER,
+                                      .type = SHOAL_FIELD_TYPE_INTEGER,
                                       .offset = offsetof(shoal_copy_config, length),
                                       .min = 1,
                                       .max = 1 << 24,
                                       .about = "symbols of w in 0w0w"},
                                      {.name = "loss",
-                                      .type = SHOAL_FIELD_CHOICE,
+                                      .type = SHOAL_FIELD_TYPE_CHOICE,
                                       .offset = offsetof(shoal_copy_config, loss),
                                       .choices = losses,
-                                      .about = "over masked positions, or over all"},
+                                      .about = "loss over masked positions, or over all"},
                                      {0}};
 
 static int defaults(void *user, const char *preset, void *whole) {
@@ -117,8 +118,8 @@ typedef struct {
     shoal_context *context;
     const shoal_copy_config *config;
     copy_batch batch;
-    void *block; /* of its arrays */
-    bool some;   /* of the last batch: outputs are the masked rows' alone */
+    void *block; /* storage of its arrays */
+    bool some;   /* of the last batch: outputs exist for masked rows only */
 } copy_data;
 
 static shoal_status open_copy(void *user, const shoal_task_opening *opening, void *whole,
@@ -152,7 +153,7 @@ static void close_copy(void *place) {
     sh_release(data->context, data);
 }
 
-/* Where the loss is over the masked rows alone, and without dropout, only those rows are
+/* If the loss uses only masked rows and there is no dropout, only those rows are
    computed. */
 static shoal_status make_batch(void *place, shoal_part part, int64_t number,
                                shoal_share share, shoal_model_inputs *inputs) {
@@ -162,9 +163,10 @@ static shoal_status make_batch(void *place, shoal_part part, int64_t number,
     int64_t first, own;
     shoal_share_split(share, config->train.batch, &first, &own);
     sh_copy_make(config, part, number, first, own, batch);
-    data->some = config->loss != SHOAL_COPY_ALL &&
+    data->some = config->loss != SHOAL_COPY_LOSS_ALL &&
                  !(part == SHOAL_PART_TRAIN && config->train.model.dropout > 0);
-    *inputs = (shoal_model_inputs){.batch = own,
+    *inputs = (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                   .batch = own,
                                    .offsets = batch->offsets,
                                    .tokens = batch->tokens,
                                    .wanted = data->some ? batch->masked : NULL,
@@ -174,13 +176,13 @@ static shoal_status make_batch(void *place, shoal_part part, int64_t number,
     return SHOAL_OK;
 }
 
-/* Loss from the targets, accuracy from the answers; where the loss is over the masked
-   rows both are the same. */
+/* Loss from the targets, accuracy from the answers; both are the same if the loss uses
+   only masked rows. */
 static shoal_status step(void *place, const float *out, float *gradient,
                          shoal_train_counts *counts) {
     copy_data *data = place;
     const copy_batch *batch = &data->batch;
-    const bool all = data->config->loss == SHOAL_COPY_ALL;
+    const bool all = data->config->loss == SHOAL_COPY_LOSS_ALL;
     const int64_t rows = data->some ? batch->masked_count : batch->offsets[batch->count];
     const int32_t *targets = data->some ? batch->masked_answers : batch->targets;
     const int64_t outputs = data->config->train.model.outputs;

@@ -1,5 +1,5 @@
-/* The tasks glue and squad: a BERT or RoBERTa folder is trained further, and what comes
-   out is such a folder again. */
+/* The tasks glue and squad: fine-tune the model of a BERT or RoBERTa folder and write
+   such a folder. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <limits.h>
@@ -12,24 +12,24 @@
 #include "models/files/files.h"
 #include "train/tasks/text.h"
 
-/* ---- The configurations ------------------------------------------------------------ */
+/* ---- Configurations --------------------------------------------------------------- */
 
 #define DATA_FIELD(config)                                                               \
     {                                                                                    \
-        .name = "data", .type = SHOAL_FIELD_TEXT,                                        \
+        .name = "data", .type = SHOAL_FIELD_TYPE_TEXT,                                   \
         .offset = offsetof(config, train.data),                                          \
-        .about = "fingerprint of the data, found when it is opened"                      \
+        .about = "fingerprint of the data, computed when it is opened"                   \
     }
 #define LENGTH_FIELD(config)                                                             \
     {                                                                                    \
-        .name = "max_length", .type = SHOAL_FIELD_INTEGER,                               \
+        .name = "max_length", .type = SHOAL_FIELD_TYPE_INTEGER,                          \
         .offset = offsetof(config, max_length), .min = 8, .max = 1 << 20,                \
-        .about = "tokens of a sequence at most"                                          \
+        .about = "maximum tokens per sequence"                                           \
     }
 
 static const shoal_field glue_fields[] = {DATA_FIELD(shoal_glue_config),
                                           {.name = "dataset",
-                                           .type = SHOAL_FIELD_TEXT,
+                                           .type = SHOAL_FIELD_TYPE_TEXT,
                                            .offset = offsetof(shoal_glue_config, dataset),
                                            .about = "task of GLUE"},
                                           LENGTH_FIELD(shoal_glue_config),
@@ -39,25 +39,25 @@ static const shoal_field squad_fields[] =
     {DATA_FIELD(shoal_squad_config),
      LENGTH_FIELD(shoal_squad_config),
      {.name = "stride",
-      .type = SHOAL_FIELD_INTEGER,
+      .type = SHOAL_FIELD_TYPE_INTEGER,
       .offset = offsetof(shoal_squad_config, stride),
       .min = 1,
       .max = 1 << 20,
       .about = "tokens of the context from one window to the next"},
      {.name = "max_answer",
-      .type = SHOAL_FIELD_INTEGER,
+      .type = SHOAL_FIELD_TYPE_INTEGER,
       .offset = offsetof(shoal_squad_config, max_answer),
       .min = 1,
       .max = 1 << 20,
-      .about = "tokens of an answer at most"},
+      .about = "maximum tokens of an answer"},
      {0}};
 
-/* What such models are fine-tuned with everywhere: AdamW, a warm-up, a line to 0. */
+/* The usual settings for fine-tuning: AdamW, warm-up, linear decay to 0. */
 static int defaults(void *user, const char *preset, void *whole) {
     shoal_train_config *train = whole;
     const bool squad = user != NULL;
-    train->model = (shoal_model_config){0};
-    train->optimizer.kind = SHOAL_ADAM;
+    train->model = (shoal_model_config){.size = sizeof(shoal_model_config)};
+    train->optimizer.kind = SHOAL_OPTIMIZER_KIND_ADAM;
     train->learning_rate = 1e-4f;
     train->clip = 1;
     train->plateau_patience = 0;
@@ -79,7 +79,7 @@ static int defaults(void *user, const char *preset, void *whole) {
 
 /* ---- Opening ----------------------------------------------------------------------- */
 
-/* What both configurations have. */
+/* Fields of both configurations. */
 typedef struct {
     const char *folder, *dev, *model_folder;
     int64_t max_length, stride, max_answer;
@@ -88,20 +88,20 @@ typedef struct {
 
 typedef struct {
     shoal_context *context;
-    pool memory; /* of itself and the order */
+    pool memory; /* owns this structure and the order */
     shoal_train_config *config;
     text_settings settings;
-    const glue_task *glue; /* NULL: squad */
+    const glue_task *glue; /* NULL for squad */
     shoal_tokenizer *tokenizer;
-    text_set train; /* glue */
+    text_set train; /* for glue */
     squad_set answers;
     text_dev dev;
-    text_result result; /* of the validation under way */
+    text_result result; /* of the validation in progress */
     text_batch batch;
-    bool training;  /* what the last batch was for */
-    int64_t *order; /* [sequences of training], of this epoch: */
+    bool training;  /* purpose of the last batch */
+    int64_t *order; /* [training sequences], of this epoch */
     int64_t epoch;
-    char *paths; /* where the data is, as a JSON object */
+    char *paths; /* paths of the data as a JSON object */
 } text_data;
 
 static const text_set *training_set(const text_data *data) {
@@ -115,7 +115,7 @@ static shoal_status open_model(text_data *data) {
     char kind[SHOAL_VALUE_SIZE];
     if (!data->settings.folder || (!data->glue && !dev))
         return sh_fail(context, SHOAL_INVALID,
-                       data->glue ? "glue needs --data, the folder of its tasks"
+                       data->glue ? "glue needs --data, the folder of the tasks"
                                   : "squad needs --data TRAIN.json and --dev DEV.json");
     if (!folder)
         return sh_fail(context, SHOAL_INVALID,
@@ -124,21 +124,21 @@ static shoal_status open_model(text_data *data) {
     shoal_attention_print(&model->attention, kind, sizeof kind);
     if (shoal_kind_describe((int)model->attention.kind)->keys_are_queries)
         return sh_fail(context, SHOAL_INVALID,
-                       "%s takes the queries as keys, and these models have keys of "
-                       "their own",
+                       "%s uses the queries as keys, but these models have separate "
+                       "keys; choose another kind",
                        kind);
     model->outputs = data->glue ? data->glue->classes : 2;
-    model->pooling = data->glue ? SHOAL_FIRST_ROW : SHOAL_EVERY_ROW;
+    model->pooling = data->glue ? SHOAL_POOLING_FIRST : SHOAL_POOLING_NONE;
     TRY(shoal_text_model_config(context, folder, model));
     if (data->settings.max_length > model->max_length)
         return sh_fail(context, SHOAL_INVALID,
-                       "max_length is %" PRId64 ", and the model has %" PRId64
-                       " positions",
+                       "max_length is %" PRId64
+                       ", but the maximum of the model is %" PRId64 " positions",
                        data->settings.max_length, model->max_length);
     TRY(shoal_tokenizer_open(context, folder, &data->tokenizer));
     if (shoal_tokenizer_size(data->tokenizer) > model->vocabulary)
         return sh_fail(context, SHOAL_BAD_FILE,
-                       "%s: its tokenizer has %" PRId64 " tokens, and its model %" PRId64,
+                       "%s: the tokenizer has %" PRId64 " tokens, but the model %" PRId64,
                        folder, shoal_tokenizer_size(data->tokenizer), model->vocabulary);
     return SHOAL_OK;
 }
@@ -156,7 +156,7 @@ static char *note_paths(const text_settings *settings) {
     return text;
 }
 
-/* Sizes that follow from the model and the data. */
+/* Sets the sizes that depend on model and data. */
 static void set_sizes(text_data *data, shoal_task_sizes *sizes) {
     shoal_train_config *config = data->config;
     const text_set *set = training_set(data), *dev = sh_text_dev_set(&data->dev);
@@ -173,7 +173,7 @@ static void set_sizes(text_data *data, shoal_task_sizes *sizes) {
     sizes->validation_batches = (dev->count + config->batch - 1) / config->batch;
 }
 
-/* What is the task's own. */
+/* Sets the fields of one task. */
 static shoal_status take_config(text_data *data, bool squad, void *whole) {
     if (squad) {
         const shoal_squad_config *config = whole;
@@ -194,8 +194,7 @@ static shoal_status take_config(text_data *data, bool squad, void *whole) {
     data->glue = data->dev.glue = sh_glue_find(config->dataset);
     if (!data->glue)
         return sh_fail(data->context, SHOAL_INVALID,
-                       "there is no task \"%s\" of GLUE; there are " GLUE_NAMES,
-                       config->dataset);
+                       "GLUE has no task \"%s\"; tasks: " GLUE_NAMES, config->dataset);
     snprintf(config->dataset, sizeof config->dataset, "%s", data->glue->name);
     return SHOAL_OK;
 }
@@ -239,7 +238,7 @@ static void close_text(void *place) {
     text_data *data = place;
     if (!data)
         return;
-    shoal_tokenizer_close(data->tokenizer);
+    shoal_tokenizer_destroy(data->tokenizer);
     sh_text_set_free(&data->train);
     sh_squad_free(&data->answers);
     sh_text_dev_free(&data->dev);
@@ -255,7 +254,7 @@ static shoal_status start_text(void *place, shoal_model *model) {
 
 /* ---- Steps ------------------------------------------------------------------------- */
 
-/* The order of an epoch: a function of the seed and its number. */
+/* The order of an epoch is a function of the seed and its number. */
 static void plan_epoch(text_data *data, int64_t epoch) {
     const int64_t count = training_set(data)->count;
     const uint64_t key = shoal_random(data->config->seed, 1, (uint64_t)epoch);
@@ -332,12 +331,12 @@ static shoal_status score_text(void *place, shoal_train_score *score) {
 
 /* ---- The folder -------------------------------------------------------------------- */
 
-/* config.json says what transformers would make of the weights. The labels are not the
-   source's, and model.safetensors is in single precision. */
+/* Describes the classification head for transformers in config.json. The labels differ
+   from those of the original model, and model.safetensors is in single precision. */
 static void describe_head(const text_data *data, json_t *root) {
     static const char *const labels[] = {"id2label", "label2id", "problem_type",
                                          "num_labels", "_num_labels"};
-    const bool bert = data->config->model.form == SHOAL_BERT;
+    const bool bert = data->config->model.form == SHOAL_FORM_BERT;
     const int classes = data->glue ? data->glue->classes : 2;
     char name[64];
     snprintf(name, sizeof name, "%sFor%s", bert ? "Bert" : "Roberta",
@@ -383,7 +382,7 @@ static shoal_status write_config(const text_data *data, const char *folder) {
     return status;
 }
 
-/* The tokenizer and how the model pools: files that are not there are no mistake. */
+/* Copies the tokenizer and the pooling configuration; files may be missing. */
 static shoal_status prepare_folder(void *place, const char *folder) {
     static const char *const names[] = {"tokenizer.json",
                                         "tokenizer_config.json",
@@ -436,7 +435,7 @@ const shoal_train_task sh_glue_task = {.name = "glue",
                                        .config_size = sizeof(shoal_glue_config),
                                        .fields = glue_fields,
                                        TEXT_TASK};
-/* user: not NULL. */
+/* not NULL */
 const shoal_train_task sh_squad_task = {.name = "squad",
                                         .config_size = sizeof(shoal_squad_config),
                                         .fields = squad_fields,

@@ -1,4 +1,5 @@
-/* GLUE's tasks and their files: tab-separated, a row per line, no quotes. */
+/* The tasks of GLUE and their files: tab-separated, one row per line, without
+   quoting. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -48,36 +49,39 @@ const glue_task *sh_glue_find(const char *name) {
     return NULL;
 }
 
-int shoal_glue_describe(int index, shoal_glue_info *info) {
-    if (index < 0 || index >= TASKS)
-        return 0;
-    const glue_task *task = &tasks[index];
-    *info = (shoal_glue_info){task->name, sh_text_metric_names[task->first],
-                              task->second == METRIC_NONE
-                                  ? NULL
-                                  : sh_text_metric_names[task->second],
-                              task->classes};
-    return 1;
+const shoal_glue_info *shoal_glue_describe(int index) {
+    /* In the order of `tasks`. */
+    static const shoal_glue_info infos[TASKS] = {{"CoLA", "matthews", "accuracy", 2},
+                                                 {"SST-2", "accuracy", NULL, 2},
+                                                 {"MRPC", "accuracy", "f1", 2},
+                                                 {"STS-B", "pearson", "spearman", 1},
+                                                 {"QQP", "accuracy", "f1", 2},
+                                                 {"MNLI", "accuracy", NULL, 3},
+                                                 {"QNLI", "accuracy", NULL, 2},
+                                                 {"RTE", "accuracy", NULL, 2},
+                                                 {"WNLI", "accuracy", NULL, 2}};
+    return index >= 0 && index < TASKS ? &infos[index] : NULL;
 }
 
 /* ---- Rows ------------------------------------------------------------------------- */
 
-enum { FIELDS_MOST = 64, SHARED_DEV = 10 /* every so-manieth row of a file for both */ };
+enum { FIELDS_MOST = 64, SHARED_DEV = 10 /* every tenth row of a shared file is dev */ };
 
 typedef struct {
     const text_reader *reader;
     const glue_task *task;
     const char *path;
-    bool shared, dev; /* the file is both parts; this is the dev part */
+    bool shared, dev; /* the file has both sets; this is the dev set */
     int64_t line;
     char *fields[FIELDS_MOST];
     int count;
-    int places[3], wanted; /* of the texts and the label; fields of a row, 0: any */
+    int places[3], wanted; /* columns of the texts and the label; columns per row, 0
+                              for any */
     int64_t rows, left_out;
-    char wrong[160]; /* with the row; "": nothing */
+    char wrong[160]; /* what is wrong with the row, or "" */
 } tsv_file;
 
-/* Whether the first line is a header; if so, it says where the columns are. */
+/* Returns whether the first line is a header, which then gives the columns. */
 static bool take_header(tsv_file *f) {
     const glue_task *task = f->task;
     int places[3] = {-1, -1, -1};
@@ -111,15 +115,15 @@ static bool take_label(tsv_file *f, const char *text, float *label) {
         return true;
     if (classes == 1)
         snprintf(f->wrong, sizeof f->wrong,
-                 "its score is \"%.40s\"; it should be a number from 0 to 5", text);
+                 "the score is \"%.40s\"; it must be a number from 0 to 5", text);
     else
         snprintf(f->wrong, sizeof f->wrong,
-                 "its label is \"%.40s\"; it should be %s%sa class from 0 to %d", text,
+                 "the label is \"%.40s\"; it must be %s%sa class from 0 to %d", text,
                  words, words[0] ? " or " : "", classes - 1);
     return false;
 }
 
-/* f->wrong says why a row cannot be used. */
+/* f->wrong is set if a row cannot be used. */
 static shoal_status take_line(tsv_file *f, char *line, text_set *set) {
     const glue_task *task = f->task;
     const text_reader *reader = f->reader;
@@ -136,21 +140,22 @@ static shoal_status take_line(tsv_file *f, char *line, text_set *set) {
                        f->path, task->name, task->columns[0],
                        task->columns[1] ? ", " : "",
                        task->columns[1] ? task->columns[1] : "", task->columns[2]);
-    /* Of a file that is both parts every tenth row is dev's. */
+    /* In a file with both sets every tenth row belongs to dev. */
     const bool last = f->rows++ % SHARED_DEV == SHARED_DEV - 1;
     if (f->shared && last != f->dev)
         return SHOAL_OK;
     if (f->wanted ? f->count != f->wanted : f->count < task->fields) {
-        snprintf(f->wrong, sizeof f->wrong, "it has %d columns; it should have %d",
-                 f->count, f->wanted ? f->wanted : task->fields);
+        snprintf(f->wrong, sizeof f->wrong, "it has %d columns instead of %d", f->count,
+                 f->wanted ? f->wanted : task->fields);
         return SHOAL_OK;
     }
     if (!take_label(f, f->fields[f->places[2]], &label))
         return SHOAL_OK;
-    const shoal_text text = {.text = f->fields[f->places[0]],
-                             .size = -1,
+    const shoal_text text = {.size = sizeof(shoal_text),
+                             .text = f->fields[f->places[0]],
+                             .bytes = SHOAL_TERMINATED,
                              .pair = task->columns[1] ? f->fields[f->places[1]] : NULL,
-                             .pair_size = -1,
+                             .pair_bytes = SHOAL_TERMINATED,
                              .most = reader->max_length};
     const shoal_status status = shoal_tokenizer_encode(reader->tokenizer, &text, &tokens);
     if (status == SHOAL_OK)
@@ -175,12 +180,12 @@ static shoal_status read_part(tsv_file *f, text_set *set) {
         char *text = f->line == 1 && strncmp(line, "\xef\xbb\xbf", 3) == 0 ? line + 3
                                                                            : line;
         if (strlen(line) != (size_t)size)
-            snprintf(f->wrong, sizeof f->wrong, "it has a byte 0");
+            snprintf(f->wrong, sizeof f->wrong, "it contains a NUL byte");
         else if (*text)
             status = take_line(f, text, set);
         if (status == SHOAL_OK && f->wrong[0] && !f->reader->skip_bad)
             status = sh_fail(context, SHOAL_BAD_FILE,
-                             "%s: line %" PRId64 ": %s; --skip-bad leaves such rows out",
+                             "%s: line %" PRId64 ": %s; --skip-bad skips such rows",
                              f->path, f->line, f->wrong);
         f->left_out += f->wrong[0] != 0;
     }
@@ -192,16 +197,16 @@ static shoal_status read_part(tsv_file *f, text_set *set) {
         fclose(file);
     TRY(status);
     if (set->count == 0)
-        return sh_fail(context, SHOAL_BAD_FILE, "%s: has no rows", f->path);
+        return sh_fail(context, SHOAL_BAD_FILE, "%s: it has no rows", f->path);
     if (f->left_out)
-        sh_warn(f->reader->callbacks, "%s: %" PRId64 " rows were left out", f->path,
+        sh_warn(f->reader->callbacks, "%s: %" PRId64 " rows were skipped", f->path,
                 f->left_out);
     return SHOAL_OK;
 }
 
 /* ---- Files ------------------------------------------------------------------------ */
 
-/* The first of the names that is there, in FOLDER/TASK or in FOLDER. */
+/* The first of the names that exists in FOLDER/TASK or in FOLDER. */
 static bool find_file(const glue_task *task, const char *folder,
                       const char *const names[2], char path[PATH_MAX]) {
     for (int i = 0; i < 4; i++) {
@@ -235,7 +240,7 @@ shoal_status sh_glue_read(const text_reader *reader, const glue_task *task,
         if (!find_file(task, folder, i ? task->dev : task->train, paths[i])) {
             if (sets[i])
                 return sh_fail(reader->context, SHOAL_BAD_FILE,
-                               "%s has no %s/%s of the task %s", folder, task->name,
+                               "%s has no %s/%s for the task %s", folder, task->name,
                                i ? task->dev[0] : task->train[0], task->name);
             paths[i][0] = 0;
         }

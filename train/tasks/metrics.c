@@ -1,4 +1,4 @@
-/* Scores of predictions, as GLUE and SQuAD define them. */
+/* Metrics of GLUE and SQuAD. */
 #include "train/tasks/text.h"
 
 #include <ctype.h>
@@ -23,7 +23,7 @@ static int compare_ranked(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-/* ranks[i]: the mean of the places that values equal to this one have. */
+/* ranks[i]: mean rank of all values equal to values[i]. */
 static void find_ranks(int64_t count, const float *values, ranked *sorted,
                        double *ranks) {
     for (int64_t i = 0; i < count; i++)
@@ -67,7 +67,7 @@ static double correlate(int64_t count, const float *predicted, const float *want
 
 double sh_text_metric(text_metric metric, int64_t count, const float *predicted,
                       const float *wanted) {
-    double counts[2][2] = {{0}}; /* [predicted class 1][wanted class 1] */
+    double counts[2][2] = {{0}}; /* [predicted class 1][true class 1] */
     int64_t right = 0;
     for (int64_t i = 0; i < count; i++) {
         counts[predicted[i] == 1][wanted[i] == 1]++;
@@ -98,7 +98,7 @@ static bool is_space(int32_t code) {
            (code >= 0x2000 && code <= 0x200a);
 }
 
-/* Letters, numbers and '_', which articles must not touch. */
+/* Letters, digits and '_'; an article must not be adjacent to one. */
 static bool is_word(int32_t code) {
     const utf8proc_category_t category = utf8proc_category(code);
     return code == '_' ||
@@ -106,10 +106,10 @@ static bool is_word(int32_t code) {
            (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO);
 }
 
-/* A byte that is no UTF-8 becomes a code of its own, beyond all characters. */
+/* An invalid UTF-8 byte gets a code beyond all characters. */
 enum { RAW_BYTE = 0x110000 };
 
-/* How many letters an article has that begins here; 0: there is none. */
+/* Length of the article that begins here, or 0. */
 static int64_t article_at(const int32_t *letters, int64_t count, int64_t at) {
     static const char *const articles[] = {"the", "an", "a"};
     if (at > 0 && letters[at - 1] < RAW_BYTE && is_word(letters[at - 1]))
@@ -167,7 +167,7 @@ char *sh_squad_normalise(const char *text) {
     return made;
 }
 
-/* How often a word [size] is in a text before `end`. */
+/* Number of occurrences of a word [size] in a text before `end`. */
 static int64_t count_word(const char *text, const char *end, const char *word,
                           size_t size) {
     int64_t count = 0;
@@ -188,7 +188,7 @@ double sh_squad_f1(const char *predicted, const char *wanted) {
     int64_t common = 0;
     for (const char *at = predicted; *at; at += strcspn(at, " "), at += *at == ' ') {
         const size_t size = strcspn(at, " ");
-        /* The n-th of a word counts where the other text has n of them. */
+        /* The n-th occurrence of a word counts if the other text has at least n. */
         common += count_word(predicted, at, at, size) < count_word(wanted, end, at, size);
     }
     const int64_t sum = count_words(predicted) + count_words(wanted);

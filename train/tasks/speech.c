@@ -1,5 +1,5 @@
-/* The task speech: a data folder's train and dev parts; CTC, with the error rate by the
-   likeliest class of each position, or LF-MMI, with that of the likeliest phones. */
+/* The task speech: train and dev sets of a data folder; CTC, with the error rate of
+   greedy decoding, or LF-MMI, with that of the best phone sequence. */
 #include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -15,7 +15,8 @@ static const char *const units[] = {"words", "characters", "subwords", "auto", N
 static const char *const normalisations[] = {"speaker", "utterance", "none", NULL};
 static const char *const truths[] = {"false", "true", NULL};
 
-static int speeds_are_valid(const char *text) {
+static int speeds_are_valid(void *user, const char *text) {
+    (void)user;
     double speed[MOST_SPEEDS];
     int plain;
     return sh_speech_speeds(text, speed, &plain) > 0;
@@ -24,69 +25,71 @@ static int speeds_are_valid(const char *text) {
 #define PLACE(member) .offset = offsetof(shoal_speech_train_config, member)
 #define INTEGER(field, low, high, text)                                                  \
     {                                                                                    \
-        .name = #field, .type = SHOAL_FIELD_INTEGER, PLACE(field), .min = low,           \
+        .name = #field, .type = SHOAL_FIELD_TYPE_INTEGER, PLACE(field), .min = low,      \
         .max = high, .about = text                                                       \
     }
 #define REAL(field, low, high, text)                                                     \
     {                                                                                    \
-        .name = #field, .type = SHOAL_FIELD_REAL, PLACE(field), .min = low, .max = high, \
-        .about = text                                                                    \
+        .name = #field, .type = SHOAL_FIELD_TYPE_REAL, PLACE(field), .min = low,         \
+        .max = high, .about = text                                                       \
     }
 #define CHOICE(field, words, text)                                                       \
     {                                                                                    \
-        .name = #field, .type = SHOAL_FIELD_CHOICE, PLACE(field), .choices = words,      \
+        .name = #field, .type = SHOAL_FIELD_TYPE_CHOICE, PLACE(field), .choices = words, \
         .about = text                                                                    \
     }
 
 static const shoal_field fields[] =
-    {CHOICE(loss, losses, "connectionist, or lattice-free MMI"),
+    {CHOICE(loss, losses, "connectionist temporal classification, or lattice-free MMI"),
      {.name = "labels",
-      .type = SHOAL_FIELD_TEXT,
+      .type = SHOAL_FIELD_TYPE_TEXT,
       PLACE(labels),
       .about = "file of transcripts in the data folders"},
-     CHOICE(units, units, "of the transcripts; auto: characters of text, else words"),
-     INTEGER(pieces, 2, 1 << 20, "subwords: how many at most, letters included"),
+     CHOICE(units, units,
+            "units of the transcripts; auto: characters of text, else words"),
+     INTEGER(pieces, 2, 1 << 20, "subwords: maximum number, letters included"),
      {.name = "data",
-      .type = SHOAL_FIELD_TEXT,
+      .type = SHOAL_FIELD_TYPE_TEXT,
       PLACE(train.data),
-      .about = "fingerprint of the data, found when it is opened"},
-     INTEGER(bands, 1, 200, "of the filter banks"),
-     INTEGER(rate, 0, 16000, "samples per second; 0: as the train part has them"),
-     CHOICE(normalise, normalisations, "features have mean 0 and variance 1 over these"),
+      .about = "fingerprint of the data, computed when it is opened"},
+     INTEGER(bands, 1, 200, "number of filter banks"),
+     INTEGER(rate, 0, 16000, "samples per second; 0: as in the train set"),
+     CHOICE(normalise, normalisations,
+            "scope over which features are normalised to mean 0 and variance 1"),
      INTEGER(hop, 1, 64, "frames between positions"),
-     INTEGER(context, 1, 256, "frames that a position sees"),
-     INTEGER(every, 1, 64, "lf-mmi: positions between outputs"),
-     CHOICE(topology, topologies, "lf-mmi: outputs of a phone"),
-     INTEGER(order, 2, 5, "lf-mmi: of the phones' n-gram"),
-     INTEGER(extra, 0, 1e9, "lf-mmi: its longest histories; 0: all"),
-     CHOICE(whole, truths, "lf-mmi: utterances begin and end as transcripts do"),
-     REAL(leak, 1e-8, 1, "lf-mmi: leaky HMM"),
-     REAL(output_l2, 0, 10, "lf-mmi: pull of outputs to 0"),
-     REAL(output_range, 0, 10, "lf-mmi: pull of large outputs"),
+     INTEGER(context, 1, 256, "frames per position"),
+     INTEGER(every, 1, 64, "lf-mmi: positions per output"),
+     CHOICE(topology, topologies, "lf-mmi: outputs per phone"),
+     INTEGER(order, 2, 5, "lf-mmi: order of the phone n-gram"),
+     INTEGER(extra, 0, 1e9, "lf-mmi: number of longest histories; 0: all"),
+     CHOICE(whole, truths, "lf-mmi: utterances begin and end like transcripts"),
+     REAL(leak, 1e-8, 1, "lf-mmi: leak probability of the HMM"),
+     REAL(output_l2, 0, 10, "lf-mmi: L2 regularisation of outputs"),
+     REAL(output_range, 0, 10, "lf-mmi: penalty of large outputs"),
      {.name = "speeds",
-      .type = SHOAL_FIELD_TEXT,
+      .type = SHOAL_FIELD_TYPE_TEXT,
       PLACE(speeds),
       .valid = speeds_are_valid,
-      .rule = "up to 8 numbers from 0.5 to 2 with commas between, one of them 1",
-      .about = "one is drawn for each utterance"},
-     INTEGER(band_masks, 0, 100, "masks of bands in a sequence"),
-     INTEGER(band_mask, 0, 200, "bands of one at most"),
-     INTEGER(time_masks, 0, 1000, "masks of time in a sequence"),
-     INTEGER(time_mask, 0, 10000, "frames of one at most"),
+      .rule = "up to 8 numbers from 0.5 to 2 separated by commas, one of them 1",
+      .about = "speeds; one is drawn for each utterance"},
+     INTEGER(band_masks, 0, 100, "frequency masks per sequence"),
+     INTEGER(band_mask, 0, 200, "maximum bands per mask"),
+     INTEGER(time_masks, 0, 1000, "time masks per sequence"),
+     INTEGER(time_mask, 0, 10000, "maximum frames per mask"),
      INTEGER(mask_after, 0, 1e9, "epochs without masks"),
-     REAL(join, 0, 3600, "seconds up to which a speaker's utterances are joined"),
-     INTEGER(join_after, 0, 1e9, "epochs in which they are not"),
-     INTEGER(batch_frames, 1, 1 << 24, "frames of a batch at most"),
+     REAL(join, 0, 3600, "seconds up to which utterances of a speaker are joined"),
+     INTEGER(join_after, 0, 1e9, "epochs without joining"),
+     INTEGER(batch_frames, 1, 1 << 24, "maximum frames per batch"),
      {0}};
 
-/* The paper's, in place of what learns from hours of speech on two cores. */
+/* The paper's settings, instead of those for hours of speech on two cores. */
 static void paper_defaults(shoal_speech_train_config *config) {
     shoal_train_config *train = &config->train;
     train->model.layers = 9;
     train->model.convolutions = 0;
-    train->model.activation = SHOAL_GELU;
+    train->model.activation = SHOAL_ACTIVATION_GELU;
     train->model.dropout = 0;
-    train->optimizer = shoal_optimizer_defaults();
+    train->optimizer = shoal_optimizer_config_defaults();
     train->learning_rate = 1e-4f;
     train->warmup = 0;
     train->plateau_patience = 5;
@@ -99,10 +102,10 @@ static void paper_defaults(shoal_speech_train_config *config) {
     config->batch_frames = 12000;
 }
 
-/* What was seen to learn from a flat start (docs/notebook/SPEECH.md): an output every 30
-   ms; or as in the paper, at every third frame of a full-rate encoder. */
+/* Settings that converge from a flat start (docs/notebook/SPEECH.md): an output every
+   30 ms; or as in the paper, at every third frame of a full-rate encoder. */
 static void lfmmi_defaults(shoal_speech_train_config *config, bool paper) {
-    config->loss = SHOAL_SPEECH_LFMMI;
+    config->loss = SHOAL_RECOGNISER_LOSS_LFMMI;
     config->train.clip = 1;
     if (paper) {
         config->bands = 80;
@@ -118,15 +121,15 @@ static void lfmmi_defaults(shoal_speech_train_config *config, bool paper) {
     config->train.learning_rate = 1e-3f;
 }
 
-/* What learns from hours of speech on two cores (docs/train.md). */
+/* Settings for hours of speech on two cores (docs/train.md). */
 static int defaults(void *user, const char *preset, void *whole) {
     shoal_speech_train_config *config = whole;
     (void)user;
     shoal_train_config train = config->train;
-    train.model.activation = SHOAL_RELU;
+    train.model.activation = SHOAL_ACTIVATION_RELU;
     train.model.convolutions = 4;
     train.model.dropout = 0.1f;
-    train.optimizer.kind = SHOAL_ADAM;
+    train.optimizer.kind = SHOAL_OPTIMIZER_KIND_ADAM;
     train.optimizer.beta2 = 0.98f;
     train.learning_rate = 1.5e-3f;
     train.warmup = 150;
@@ -169,29 +172,30 @@ static int defaults(void *user, const char *preset, void *whole) {
 
 /* ---- Opening ----------------------------------------------------------------------- */
 
-/* Sound that the model can take at once, however short that of the training is. */
+/* Seconds of audio that the model can process at once, even if all training utterances
+   are shorter. */
 enum { LEAST_SECONDS = 180 };
 
 typedef struct {
-    pool memory; /* of itself, and the units */
+    pool memory; /* owns this structure and the units */
     const shoal_speech_train_config *config;
     speech_set train, dev;
     speech_batch batch;
     speech_scorer scorer;
-    shoal_lexicon *lexicon; /* of LF-MMI */
+    shoal_lexicon *lexicon; /* for LF-MMI */
     shoal_lfmmi *lfmmi;
-    int64_t epoch, epoch_begin; /* of the next step, and the epoch's first step */
+    int64_t epoch, epoch_begin; /* of the next step, and the first step of that epoch */
     char *units;                /* one per line */
 } speech_data;
 
-/* What outputs are of: the phones, or the units of the transcripts. */
+/* Name of an output: a phone, or a unit of the transcripts. */
 static const char *unit_of(const speech_data *data, int64_t index) {
     return data->lexicon ? shoal_lexicon_phone(data->lexicon, index)
                          : shoal_corpus_unit(data->train.corpora[0], index + 1);
 }
 
-/* Words of both parts that have no pronunciation are named before either is refused. The
-   rate is that of the train part. */
+/* Words of both parts that have no pronunciation are named before either is refused, and
+   before any recording is read. The rate is that of the train part. */
 static shoal_status open_words(const shoal_task_opening *opening,
                                shoal_speech_train_config *config, speech_data *data,
                                const char *train, const char *dev) {
@@ -199,41 +203,42 @@ static shoal_status open_words(const shoal_task_opening *opening,
     if (!config->lexicon || config->units != SHOAL_UNITS_WORDS)
         return sh_fail(context, SHOAL_BAD_FILE,
                        "lf-mmi needs transcripts of words, and --lexicon FILE with their "
-                       "phones");
+                       "pronunciations");
     TRY(sh_lexicon_open(context, config->lexicon, NULL, 0, &data->lexicon));
     const shoal_status status =
-        sh_lfmmi_open_set(opening, train, config, true, data->lexicon, &data->train);
-    if (!data->train.words)
-        return status;
-    config->rate = data->train.info.rate;
+        sh_lfmmi_check_words(opening, train, config, data->lexicon);
     char message[sizeof context->message];
     memcpy(message, context->message, sizeof message);
-    const shoal_status of_dev =
-        sh_lfmmi_open_set(opening, dev, config, false, data->lexicon, &data->dev);
-    return status == SHOAL_OK ? of_dev : sh_fail(context, status, "%s", message);
+    const shoal_status of_dev = sh_lfmmi_check_words(opening, dev, config, data->lexicon);
+    if (status != SHOAL_OK)
+        return sh_fail(context, status, "%s", message);
+    TRY(of_dev);
+    TRY(sh_lfmmi_open_set(opening, train, config, true, data->lexicon, &data->train));
+    config->rate = data->train.info.rate;
+    return sh_lfmmi_open_set(opening, dev, config, false, data->lexicon, &data->dev);
 }
 
-/* Transcripts that nobody said anything about: those of `text` are words, most of which a
-   dev part has for the first time; another file has units already. */
+/* Chooses units if none are given: `text` contains words, most of which a dev set has
+   for the first time; another file contains units. */
 static void choose_units(shoal_speech_train_config *config) {
     if (config->units == SHOAL_UNITS_AUTO)
-        config->units = config->loss == SHOAL_SPEECH_CTC &&
+        config->units = config->loss == SHOAL_RECOGNISER_LOSS_CTC &&
                                 strcmp(config->labels, "text") == 0
                             ? SHOAL_UNITS_CHARACTERS
                             : SHOAL_UNITS_WORDS;
 }
 
-/* The dev part has the units of the train part. */
+/* The dev set has the units of the train set. */
 static shoal_status open_parts(const shoal_task_opening *opening,
                                shoal_speech_train_config *config, speech_data *data) {
     char train[SH_PATH], dev[SH_PATH];
     if (!config->folder || sh_path(opening->context, train, config->folder, "train") ||
         sh_path(opening->context, dev, config->folder, "dev"))
-        return sh_fail(opening->context, SHOAL_BAD_FILE,
-                       "speech needs a data folder with the parts train and dev: shoal "
-                       "train speech DATA");
+        return sh_fail(
+            opening->context, SHOAL_BAD_FILE,
+            "speech needs a data folder with train and dev: shoal train speech DATA");
     choose_units(config);
-    if (config->loss == SHOAL_SPEECH_LFMMI)
+    if (config->loss == SHOAL_RECOGNISER_LOSS_LFMMI)
         return open_words(opening, config, data, train, dev);
     TRY(sh_speech_check_units(opening, train, dev, config));
     TRY(sh_speech_open(opening, train, config, true, NULL, 0, &data->train));
@@ -241,7 +246,7 @@ static shoal_status open_parts(const shoal_task_opening *opening,
     return sh_speech_open_alike(opening, dev, config, &data->train, &data->dev);
 }
 
-/* Sizes that follow from the data. */
+/* Sets the sizes that depend on the data. */
 static void set_sizes(shoal_speech_train_config *config, speech_data *data,
                       shoal_share share, shoal_task_sizes *sizes) {
     const int64_t longest[] = {sh_speech_longest(&data->train),
@@ -250,7 +255,7 @@ static void set_sizes(shoal_speech_train_config *config, speech_data *data,
                                                         100 * LEAST_SECONDS)};
     shoal_model_config *model = &config->train.model;
     model->features = shoal_features_width(&data->train.features);
-    model->outputs = data->lfmmi ? shoal_lfmmi_describe(data->lfmmi).outputs
+    model->outputs = data->lfmmi ? shoal_lfmmi_describe(data->lfmmi)->outputs
                                  : data->train.info.units + 1;
     model->max_length = 0;
     for (int i = 0; i < 3; i++)
@@ -264,13 +269,13 @@ static void set_sizes(shoal_speech_train_config *config, speech_data *data,
     if (config->train.steps == 0)
         for (int64_t epoch = 0;
              epoch < config->train.epochs && sh_speech_plan(&data->train, epoch, true);
-             epoch++) /* batches differ from epoch to epoch */
+             epoch++) /* batches differ between epochs */
             config->train.steps += data->train.batch_count;
     const int64_t train = sh_speech_most_rows(&data->train);
     const int64_t dev = sh_speech_most_rows(&data->dev);
     sizes->max_batch = config->train.batch;
     sizes->max_rows = train > dev ? train : dev;
-    if (share.count > 1) { /* its part, and half a sequence at each end */
+    if (share.count > 1) { /* its share, and half a sequence at each end */
         const int64_t own = sizes->max_rows / share.count + model->max_length + 1;
         sizes->max_rows = own < sizes->max_rows ? own : sizes->max_rows;
     }
@@ -278,9 +283,9 @@ static void set_sizes(shoal_speech_train_config *config, speech_data *data,
     sizes->validation_batches = data->dev.batch_count;
 }
 
-/* What has too few positions teaches nothing: said before the first step, and refused
-   where it is everything. CTC has one position at least for each label, and one between
-   two of the same unit. */
+/* Sequences with too few positions have no gradient: warns before the first step, and
+   fails if all have too few. CTC needs one position per label, and one between two
+   equal labels. */
 static shoal_status check_positions(const shoal_task_opening *opening,
                                     const speech_set *set) {
     const int64_t all = set->info.utterances;
@@ -294,13 +299,13 @@ static shoal_status check_positions(const shoal_task_opening *opening,
         lost += shoal_features_positions(&set->features, one.frames) < least;
     }
     if (lost == all)
-        return sh_fail(opening->context, SHOAL_BAD_FILE,
-                       "every utterance has more labels than positions; a smaller hop "
-                       "gives them more");
+        return sh_fail(
+            opening->context, SHOAL_BAD_FILE,
+            "every utterance has more labels than positions; use a smaller hop");
     if (lost > 0)
         sh_note(opening,
                 "%" PRId64 " of %" PRId64 " utterances have more labels than positions "
-                "and teach nothing by themselves; a smaller hop gives them more",
+                "and do not contribute; use a smaller hop",
                 lost, all);
     return SHOAL_OK;
 }
@@ -345,7 +350,7 @@ static void close_speech(void *place) {
     sh_speech_batch_free(&data->batch);
     sh_speech_scorer_free(&data->scorer);
     shoal_lfmmi_destroy(data->lfmmi);
-    shoal_lexicon_close(data->lexicon);
+    shoal_lexicon_destroy(data->lexicon);
     sh_pool_free(&(pool){data->memory.context, data->memory.last});
 }
 
@@ -365,7 +370,7 @@ shoal_status shoal_speech_check(shoal_context *context,
     shoal_status status = sh_speech_open(&opening, train, &own, false, NULL, 0, &first);
     own.rate = first.info.rate;
     if (status == SHOAL_OK)
-        status = config->loss == SHOAL_SPEECH_CTC
+        status = config->loss == SHOAL_RECOGNISER_LOSS_CTC
                      ? sh_speech_open_alike(&opening, path, &own, &first, &set)
                      : sh_speech_open(&opening, path, &own, false, NULL, 0, &set);
     sh_speech_close(&first);
@@ -412,8 +417,8 @@ static shoal_status make_room(speech_scorer *s, const speech_batch *batch,
 shoal_status sh_speech_score(speech_scorer *s, const speech_batch *batch, int64_t classes,
                              const float *logits, float *gradient, speech_result *result,
                              shoal_edits *each) {
-    const shoal_ctc_batch labels = {batch->count, batch->offsets, batch->labels,
-                                    batch->label_offsets};
+    const shoal_ctc_batch labels = {sizeof labels, batch->count, batch->offsets,
+                                    batch->labels, batch->label_offsets};
     const int64_t all = batch->label_offsets[batch->count];
     shoal_context *context = s->memory.context;
     shoal_ctc_result loss;
@@ -453,7 +458,7 @@ static shoal_status make_batch(void *place, shoal_part part, int64_t number,
     speech_data *data = place;
     const bool training = part == SHOAL_PART_TRAIN;
     speech_set *set = training ? &data->train : &data->dev;
-    if (training) { /* to the epoch of the step: a plan is a matter of a millisecond */
+    if (training) { /* advance to the epoch of the step; a plan takes a millisecond */
         if (number < data->epoch_begin)
             data->epoch = data->epoch_begin = 0;
         sh_speech_plan(set, data->epoch, true);
@@ -490,7 +495,7 @@ static shoal_status step(void *place, const float *out, float *gradient,
     return status;
 }
 
-/* The graphs, which the run keeps for decoding. */
+/* Saves the graphs, which decoding needs, in the run. */
 static shoal_status keep_graphs(void *place, const char *folder) {
     const speech_data *data = place;
     char path[SH_PATH];

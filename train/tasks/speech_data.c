@@ -7,7 +7,7 @@
 
 #include "train/tasks/speech.h"
 
-/* Streams of random numbers, apart for each use of the seed. */
+/* Separate streams of random numbers for each use of the seed. */
 enum {
     STREAM_JOIN = 100,
     STREAM_LENGTH,
@@ -19,19 +19,19 @@ enum {
 
 /* ---- Opening ----------------------------------------------------------------------- */
 
-enum { SHOWN_BAD = 20 }; /* utterances that are named, one by one */
+enum { SHOWN_BAD = 20 }; /* maximum number of utterances that are named */
 
 typedef struct {
     const shoal_task_opening *opening;
     const char *folder;
     int64_t bad;
-    bool quiet; /* they are counted, not named */
+    bool quiet; /* count them without naming them */
 } reading;
 
 static int show_progress(void *user, int64_t done, int64_t all) {
     const reading *at = user;
     const shoal_train_callbacks *callbacks = at->opening->callbacks;
-    const shoal_train_progress progress = {.event = SHOAL_AT_DATA,
+    const shoal_train_progress progress = {.event = SHOAL_TRAIN_EVENT_DATA,
                                            .what = at->folder,
                                            .done = done,
                                            .all = all};
@@ -82,8 +82,9 @@ static shoal_status open_speed(reading *at, const shoal_speech_train_config *con
     const shoal_train_callbacks *callbacks = at->opening->callbacks;
     char cache[SH_PATH], message[sizeof context->message];
     TRY(sh_speech_cache(context, config->cache, cache));
-    const shoal_corpus_options options = {.labels = config->labels,
-                                          .characters = config->units,
+    const shoal_corpus_options options = {.size = sizeof(shoal_corpus_options),
+                                          .labels = config->labels,
+                                          .unit_type = config->units,
                                           .pieces = config->pieces,
                                           .skip_bad = config->skip_bad,
                                           .normalise = config->normalise,
@@ -102,32 +103,37 @@ static shoal_status open_speed(reading *at, const shoal_speech_train_config *con
         shoal_corpus_open(context, at->folder, &options, &set->corpora[speed]);
     if (callbacks->progress)
         callbacks->progress(callbacks->user,
-                            &(shoal_train_progress){.event = SHOAL_AT_END});
+                            &(shoal_train_progress){.event = SHOAL_TRAIN_EVENT_END});
     if (status == SHOAL_OK || status == SHOAL_NO_MEMORY)
         return status;
-    if (sh_cancelled(callbacks))
+    if (sh_cancelled(callbacks)) {
+        sh_note(at->opening,
+                "%s: interrupted; the features so far are kept in %s, and the next start "
+                "continues from them",
+                at->folder, cache);
         return sh_fail(context, SHOAL_CANCELLED, "%s: cancelled", at->folder);
+    }
     if (status == SHOAL_IO && strncmp(context->message, cache, strlen(cache)) == 0)
         return status; /* the cache cannot be written */
     memcpy(message, context->message, sizeof message);
     return sh_fail(context, SHOAL_BAD_FILE, "%s%s", message,
-                   at->bad ? "; --skip-bad leaves them out" : "");
+                   at->bad ? "; --skip-bad skips them" : "");
 }
 
-/* What is not as somebody might think. */
+/* Notes about unexpected properties of the data. */
 static void tell_about(const reading *at, const speech_set *set) {
     const shoal_corpus_info *info = &set->info;
     char named[48] = "";
     if (at->bad > SHOWN_BAD)
         snprintf(named, sizeof named, "; the first %d are named above", SHOWN_BAD);
     if (info->bad > 0)
-        sh_note(at->opening, "%s: %" PRId64 " of %" PRId64 " utterances are left out%s",
+        sh_note(at->opening, "%s: %" PRId64 " of %" PRId64 " utterances are skipped%s",
                 at->folder, info->bad, info->bad + info->utterances, named);
     if (set->config->join > 0 && info->utterances > 1 &&
         info->speakers == info->utterances)
         sh_note(at->opening,
-                "%s: nothing is joined: only utterances of one speaker are, and none has "
-                "two; the file utt2spk says whose they are",
+                "%s: nothing is joined, because no speaker has two utterances; the file "
+                "utt2spk assigns utterances to speakers",
                 at->folder);
 }
 
@@ -137,7 +143,8 @@ shoal_status sh_speech_open(const shoal_task_opening *opening, const char *folde
                             speech_set *set) {
     reading at = {.opening = opening, .folder = folder};
     *set = (speech_set){.config = config,
-                        .features = {.bands = config->bands,
+                        .features = {.size = sizeof set->features,
+                                     .bands = config->bands,
                                      .rate = config->rate,
                                      .normalise = config->normalise,
                                      .hop = config->hop,
@@ -149,7 +156,7 @@ shoal_status sh_speech_open(const shoal_task_opening *opening, const char *folde
         sh_speech_speeds(all_speeds ? config->speeds : "1", set->speed, &set->plain);
     for (int i = 0; i < set->speeds; i++)
         TRY(open_speed(&at, config, units, unit_count, set, i));
-    /* Only what can be used at every speed stays. */
+    /* Keeps only utterances that are usable at every speed. */
     for (int pass = 0; pass < 2; pass++)
         for (int i = 1; i < set->speeds; i++) {
             const shoal_status status =
@@ -158,7 +165,7 @@ shoal_status sh_speech_open(const shoal_task_opening *opening, const char *folde
             if (status != SHOAL_OK)
                 return status == SHOAL_NO_MEMORY ? status : SHOAL_BAD_FILE;
         }
-    set->info = shoal_corpus_describe(set->corpora[set->plain]);
+    set->info = *shoal_corpus_describe(set->corpora[set->plain]);
     tell_about(&at, set);
     const int64_t count = set->info.utterances;
     set->members = sh_pool_take(&set->memory, count, sizeof *set->members);
@@ -195,15 +202,16 @@ shoal_status sh_speech_check_units(const shoal_task_opening *opening, const char
     reading at = {.opening = opening, .folder = dev, .quiet = config->skip_bad != 0};
     pool memory = {.context = context};
     shoal_corpus *first, *second = NULL;
-    shoal_corpus_options options = {.labels = config->labels,
-                                    .characters = config->units,
+    shoal_corpus_options options = {.size = sizeof(shoal_corpus_options),
+                                    .labels = config->labels,
+                                    .unit_type = config->units,
                                     .pieces = config->pieces,
                                     .skip_bad = 1,
                                     .cache = "",
                                     .labels_only = 1};
     if (shoal_corpus_open(context, train, &options, &first) != SHOAL_OK)
-        return SHOAL_OK; /* opening it says why */
-    options.unit_count = shoal_corpus_describe(first).units;
+        return SHOAL_OK; /* opening it reports the error */
+    options.unit_count = shoal_corpus_describe(first)->units;
     const char **units = sh_pool_take(&memory, options.unit_count + 1, sizeof *units);
     for (int64_t i = 0; units && i < options.unit_count; i++)
         units[i] = shoal_corpus_unit(first, i + 1);
@@ -217,26 +225,26 @@ shoal_status sh_speech_check_units(const shoal_task_opening *opening, const char
         char message[sizeof context->message];
         memcpy(message, context->message, sizeof message);
         status = sh_fail(context, SHOAL_BAD_FILE,
-                         "%.300s; the units are the %s of train/%s: --units and --labels "
-                         "choose others, and --skip-bad leaves such utterances out",
+                         "%.300s; the units are the %s of train/%s: choose others with "
+                         "--units and --labels, or skip such utterances with --skip-bad",
                          message, names[config->units], config->labels);
     }
-    shoal_corpus_close(first);
-    shoal_corpus_close(second);
+    shoal_corpus_destroy(first);
+    shoal_corpus_destroy(second);
     sh_pool_free(&memory);
     return status == SHOAL_INVALID ? SHOAL_BAD_FILE : status;
 }
 
 void sh_speech_close(speech_set *set) {
     for (int i = 0; i < set->speeds; i++)
-        shoal_corpus_close(set->corpora[i]);
+        shoal_corpus_destroy(set->corpora[i]);
     sh_pool_free(&set->memory);
     *set = (speech_set){0};
 }
 
 /* ---- Sizes ------------------------------------------------------------------------- */
 
-/* Positions of so many frames at the slowest speed, and of a second more. */
+/* Positions of this many frames at the slowest speed, plus a second. */
 static int64_t most_positions(const speech_set *set, double frames) {
     double slowest = 1;
     for (int i = 0; i < set->speeds; i++)
@@ -267,13 +275,13 @@ static int compare_members(const void *a, const void *b, void *shared) {
     return first - second;
 }
 
-/* The number of something in this epoch, for draws. */
+/* Index of an item in this epoch, for random draws. */
 static uint64_t number_of(const speech_set *set, int64_t index) {
     return (uint64_t)(set->epoch * set->info.utterances + index);
 }
 
-/* Sequences: utterances of one speaker, by chance or in the folder's order, as long as
-   they stay within `join` seconds. */
+/* Forms sequences of utterances of one speaker, shuffled or in the folder's order, of
+   at most `join` seconds. */
 static void make_items(speech_set *set, bool shuffled) {
     const int64_t most = (int64_t)(100 * set->join), count = set->info.utterances;
     const shoal_corpus *corpus = set->corpora[set->plain];
@@ -319,8 +327,8 @@ bool sh_speech_plan(speech_set *set, int64_t epoch, bool shuffled) {
     set->epoch = epoch;
     set->join = apart ? 0 : (double)set->config->join;
     make_items(set, shuffled);
-    /* Sequences of about the same length come together: sorted by length with a tenth of
-       chance. */
+    /* Groups sequences of similar length: sorts by length with 10 % random
+       variation. */
     for (int64_t i = 0; shuffled && i < set->item_count; i++) {
         const speech_item *item = &set->items[i];
         const uint64_t bits =
@@ -371,7 +379,7 @@ void sh_speech_batch_free(speech_batch *batch) {
     *batch = (speech_batch){0};
 }
 
-/* Utterance number `member`, at the speed that is drawn for it. */
+/* Utterance number `member` at the speed drawn for it. */
 static shoal_utterance draw(const speech_set *set, int32_t member, bool training) {
     shoal_utterance one;
     const int speed = training && set->speeds > 1
@@ -383,8 +391,8 @@ static shoal_utterance draw(const speech_set *set, int32_t member, bool training
     return one;
 }
 
-/* Appends one utterance to sequence b: its normalised frames from frame `at` of the
-   sequence on, its labels, and where it begins. */
+/* Appends one utterance to sequence b: normalised frames from frame `at` of the
+   sequence on, labels, and start. */
 static shoal_status append(const speech_set *set, const shoal_utterance *one, int64_t b,
                            int64_t at, speech_batch *batch) {
     const int64_t bands = set->config->bands, label = batch->label_offsets[b + 1];
@@ -410,7 +418,7 @@ static shoal_status append(const speech_set *set, const shoal_utterance *one, in
     return SHOAL_OK;
 }
 
-/* Bands and stretches of time become 0, which is the mean (Park et al. 2019). */
+/* SpecAugment (Park et al. 2019): sets bands and time intervals to 0, the mean. */
 static void mask(const speech_set *set, int64_t item, int64_t frames, float *values) {
     const shoal_speech_train_config *speech = set->config;
     const int64_t bands = speech->bands, masks = speech->band_masks + speech->time_masks;
@@ -432,7 +440,7 @@ static void mask(const speech_set *set, int64_t item, int64_t frames, float *val
     }
 }
 
-/* Sequence b of the batch. */
+/* Adds sequence b of the batch. */
 static shoal_status add_item(const speech_set *set, int64_t index, bool training,
                              int64_t b, speech_batch *batch) {
     const shoal_speech_train_config *config = set->config;
@@ -441,7 +449,7 @@ static shoal_status add_item(const speech_set *set, int64_t index, bool training
     batch->label_offsets[b + 1] = batch->label_offsets[b];
     batch->first[b] = item->first;
     batch->members[b] = item->count;
-    /* Positions between outputs begin anywhere in training, another way every epoch. */
+    /* In training, the phase of positions with an output is drawn anew every epoch. */
     batch->phase[b] = training && config->every > 1
                           ? (int64_t)shoal_random_below(config->train.seed, STREAM_PHASE,
                                                         number_of(set, index),
@@ -466,7 +474,7 @@ static shoal_status add_item(const speech_set *set, int64_t index, bool training
     return SHOAL_OK;
 }
 
-/* Rows of a sequence, at the speeds that are drawn for it. */
+/* Rows of a sequence at the speeds drawn for it. */
 static int64_t item_rows(const speech_set *set, const speech_item *item, bool training) {
     int64_t frames = 0;
     for (int64_t i = 0; i < item->count; i++)
@@ -474,8 +482,9 @@ static int64_t item_rows(const speech_set *set, const speech_item *item, bool tr
     return shoal_features_positions(&set->features, frames);
 }
 
-/* A sequence is that process's in whose share of the rows its middle lies. *first, on
-   entry the batch's first sequence, and *count become the process's. */
+/* A sequence belongs to the process whose share of the rows contains its middle. *first
+   is the batch's first sequence on entry; *first and *count are the process's on
+   return. */
 static void find_share(const speech_set *set, bool training, shoal_share share,
                        int64_t *first, int64_t *count, speech_batch *batch) {
     const int64_t begin = *first, end = begin + *count;
@@ -531,7 +540,8 @@ shoal_status sh_speech_fill(const speech_set *set, shoal_context *context, int64
 }
 
 shoal_model_inputs sh_speech_inputs(const speech_batch *batch) {
-    return (shoal_model_inputs){.batch = batch->count,
+    return (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                .batch = batch->count,
                                 .offsets = batch->offsets,
                                 .features = batch->features,
                                 .first_row = batch->first_row,

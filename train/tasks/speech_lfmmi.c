@@ -1,5 +1,5 @@
-/* Recognisers by lattice-free MMI: the lexicon, the words of a data folder, the graphs,
-   and the loss and phones of a batch. */
+/* LF-MMI in the task speech: the lexicon, the words of a data folder, the graphs, and
+   the loss and phones of a batch. */
 #define _GNU_SOURCE
 #include <inttypes.h>
 #include <string.h>
@@ -25,7 +25,9 @@ shoal_status sh_lexicon_open(shoal_context *context, const char *files,
             paths[count] = one;
         count++;
     }
-    const shoal_lexicon_options options = {.phones = phones, .phone_count = phone_count};
+    const shoal_lexicon_options options = {.size = sizeof(shoal_lexicon_options),
+                                           .phones = phones,
+                                           .phone_count = phone_count};
     const shoal_status status =
         count == 0 || count > MOST_FILES
             ? sh_fail(context, SHOAL_BAD_FILE, "--lexicon has %s",
@@ -35,55 +37,27 @@ shoal_status sh_lexicon_open(shoal_context *context, const char *files,
     return status == SHOAL_OK || status == SHOAL_NO_MEMORY ? status : SHOAL_BAD_FILE;
 }
 
-/* Which word of the lexicon each unit is; *missing: how many are none. */
-static shoal_status map_units(speech_set *set, const shoal_lexicon *lexicon,
-                              int64_t *missing) {
-    const char *word;
-    *missing = 0;
-    set->words = sh_pool_take(&set->memory, set->info.units + 1, sizeof *set->words);
-    for (int64_t i = 1; set->words && (word = shoal_corpus_unit(set->corpora[0], i));
-         i++) {
-        set->words[i] = (int32_t)shoal_lexicon_find(lexicon, word);
-        *missing += set->words[i] < 0;
-    }
-    return set->words ? SHOAL_OK : SHOAL_NO_MEMORY;
+/* The words of a folder, of which no recording is read. *words is NULL where they cannot
+   be read: opening the folder says why. */
+static shoal_status open_transcripts(shoal_context *context, const char *folder,
+                                     const shoal_speech_train_config *config,
+                                     shoal_corpus **words) {
+    const shoal_corpus_options options = {.size = sizeof options,
+                                          .labels = config->labels,
+                                          .skip_bad = 1,
+                                          .cache = "",
+                                          .labels_only = 1};
+    const shoal_status status = shoal_corpus_open(context, folder, &options, words);
+    return status == SHOAL_NO_MEMORY ? status : SHOAL_OK;
 }
 
-/* Opens the folder again without the utterances that have such words. */
-static shoal_status open_known(const shoal_task_opening *opening, const char *folder,
-                               const shoal_speech_train_config *config, bool all_speeds,
-                               const shoal_lexicon *lexicon, speech_set *set) {
-    speech_set all = *set;
-    const char **known = sh_pool_take(&all.memory, all.info.units + 1, sizeof *known);
-    int64_t count = 0;
-    for (int64_t i = 1; known && i <= all.info.units; i++)
-        if (all.words[i] >= 0)
-            known[count++] = shoal_corpus_unit(all.corpora[0], i);
-    *set = (speech_set){0};
-    shoal_status status =
-        known ? sh_speech_open(opening, folder, config, all_speeds, known, count, set)
-              : SHOAL_NO_MEMORY;
-    sh_speech_close(&all);
-    return status == SHOAL_OK ? map_units(set, lexicon, &count) : status;
-}
-
-shoal_status sh_lfmmi_open_set(const shoal_task_opening *opening, const char *folder,
-                               const shoal_speech_train_config *config, bool all_speeds,
-                               const shoal_lexicon *lexicon, speech_set *set) {
-    int64_t missing;
-    TRY(sh_speech_open(opening, folder, config, all_speeds, NULL, 0, set));
-    TRY(map_units(set, lexicon, &missing));
-    if (missing == 0)
-        return SHOAL_OK;
-    sh_warn(opening->callbacks,
-            "%s: %" PRId64 " words have no pronunciation in the lexicon; add them to "
-            "it%s:",
-            folder, missing,
-            config->skip_bad ? "" : ", or leave their utterances out by --skip-bad");
-    char line[168] = " "; /* names them, in lines */
+/* Words in lines. */
+static void name_missing(const shoal_task_opening *opening, const shoal_corpus *words,
+                         const shoal_lexicon *lexicon) {
+    char line[168] = " ";
     const char *word;
-    for (int64_t i = 1; (word = shoal_corpus_unit(set->corpora[0], i)); i++) {
-        if (set->words[i] >= 0)
+    for (int64_t i = 1; (word = shoal_corpus_unit(words, i)); i++) {
+        if (shoal_lexicon_find(lexicon, word) >= 0)
             continue;
         if (line[1] && strlen(line) + 1 + strlen(word) > 80) {
             sh_warn(opening->callbacks, "%s", line);
@@ -93,11 +67,62 @@ shoal_status sh_lfmmi_open_set(const shoal_task_opening *opening, const char *fo
         snprintf(line + used, sizeof line - used, " %.78s", word);
     }
     sh_warn(opening->callbacks, "%s", line);
-    return config->skip_bad
-               ? open_known(opening, folder, config, all_speeds, lexicon, set)
+}
+
+shoal_status sh_lfmmi_check_words(const shoal_task_opening *opening, const char *folder,
+                                  const shoal_speech_train_config *config,
+                                  const shoal_lexicon *lexicon) {
+    shoal_corpus *words;
+    const char *word;
+    int64_t missing = 0;
+    TRY(open_transcripts(opening->context, folder, config, &words));
+    for (int64_t i = 1; (word = shoal_corpus_unit(words, i)); i++)
+        missing += shoal_lexicon_find(lexicon, word) < 0;
+    if (missing > 0) {
+        sh_warn(opening->callbacks,
+                "%s: %" PRId64 " words have no pronunciation in the lexicon; add them to "
+                "it%s:",
+                folder, missing,
+                config->skip_bad ? "" : ", or leave their utterances out by --skip-bad");
+        name_missing(opening, words, lexicon);
+    }
+    shoal_corpus_destroy(words);
+    return missing == 0 || config->skip_bad
+               ? SHOAL_OK
                : sh_fail(opening->context, SHOAL_BAD_FILE,
                          "%s: %" PRId64 " words have no pronunciation in the lexicon",
                          folder, missing);
+}
+
+shoal_status sh_lfmmi_open_set(const shoal_task_opening *opening, const char *folder,
+                               const shoal_speech_train_config *config, bool all_speeds,
+                               const shoal_lexicon *lexicon, speech_set *set) {
+    shoal_corpus *words;
+    pool memory = {.context = opening->context};
+    *set = (speech_set){0};
+    TRY(open_transcripts(opening->context, folder, config, &words));
+    /* Units are given only where some are to be left out. */
+    const int64_t all = shoal_corpus_describe(words)->units;
+    const char **known = sh_pool_take(&memory, all + 1, sizeof *known);
+    int64_t count = 0;
+    for (int64_t i = 1; known && i <= all; i++) {
+        const char *word = shoal_corpus_unit(words, i);
+        if (shoal_lexicon_find(lexicon, word) >= 0)
+            known[count++] = word;
+    }
+    const bool some = count < all;
+    const shoal_status status = known ? sh_speech_open(opening, folder, config,
+                                                       all_speeds, some ? known : NULL,
+                                                       some ? count : 0, set)
+                                      : SHOAL_NO_MEMORY;
+    shoal_corpus_destroy(words);
+    sh_pool_free(&memory);
+    TRY(status);
+    set->words = sh_pool_take(&set->memory, set->info.units + 1, sizeof *set->words);
+    const char *word;
+    for (int64_t i = 1; set->words && (word = shoal_corpus_unit(set->corpora[0], i)); i++)
+        set->words[i] = (int32_t)shoal_lexicon_find(lexicon, word);
+    return set->words ? SHOAL_OK : SHOAL_NO_MEMORY;
 }
 
 uint64_t sh_lfmmi_fingerprint(const speech_set *set, const shoal_lexicon *lexicon) {
@@ -122,15 +147,15 @@ shoal_status sh_lfmmi_create(shoal_context *context,
     const int64_t count = set->info.utterances;
     char cache[SH_PATH];
     TRY(sh_speech_cache(context, config->cache, cache));
-    const shoal_lfmmi_options options =
-        {.topology = SHOAL_TOPOLOGY_CHAIN + config->topology,
-         .order = (int32_t)config->order,
-         .extra = config->extra ? config->extra : -1,
-         .whole = config->whole,
-         .leak = config->leak,
-         .l2 = config->output_l2 > 0 ? config->output_l2 : -1,
-         .range = config->output_range > 0 ? config->output_range : -1,
-         .cache = cache};
+    const shoal_lfmmi_options options = {.size = sizeof options,
+                                         .topology = config->topology,
+                                         .order = (int32_t)config->order,
+                                         .extra = config->extra,
+                                         .whole = config->whole,
+                                         .leak = config->leak,
+                                         .l2 = config->output_l2,
+                                         .range = config->output_range,
+                                         .cache = cache};
     pool memory = {.context = context};
     int64_t *offsets = sh_pool_take(&memory, count + 1, sizeof *offsets);
     int32_t *words = sh_pool_take(&memory, set->info.labels + 1, sizeof *words);
@@ -154,7 +179,7 @@ shoal_status sh_lfmmi_create(shoal_context *context,
 #define RESIZE(array, wanted)                                                            \
     TRY(sh_pool_resize(&scorer->memory, &s->array, 0, wanted, sizeof *s->array))
 
-/* Which rows have an output, utterance by utterance, and these rows of all. */
+/* Compacts the rows that have an output, utterance by utterance. */
 static shoal_status gather(speech_scorer *scorer, const speech_batch *batch,
                            int64_t classes, const float *out) {
     speech_steps *s = &scorer->steps;
@@ -191,8 +216,8 @@ static shoal_status gather(speech_scorer *scorer, const speech_batch *batch,
     return SHOAL_OK;
 }
 
-/* Whole sequences: a recording does not say where its utterances begin. The phones that
-   one should have are those of the first pronunciation of its words. */
+/* Decodes whole sequences, because the start of utterances in a recording is unknown.
+   The reference phones are those of the first pronunciation of each word. */
 static shoal_status decode(speech_scorer *scorer, const speech_batch *batch,
                            speech_result *result, shoal_edits *each) {
     speech_steps *s = &scorer->steps;
@@ -235,13 +260,13 @@ shoal_status sh_lfmmi_score(speech_scorer *scorer, const speech_batch *batch,
     if (!gradient)
         TRY(decode(scorer, batch, result, each));
     const int64_t steps = s->sequences[batch->count];
-    const shoal_lfmmi_batch utterances = {batch->parts, s->offsets, batch->part_labels,
-                                          batch->labels};
+    const shoal_lfmmi_batch utterances = {sizeof utterances, batch->parts, s->offsets,
+                                          batch->part_labels, batch->labels};
     if (scorer->lexicon)
         TRY(shoal_lfmmi_loss(scorer->lfmmi, &utterances, s->outputs,
                              steps ? 1 / (double)steps : 0, gradient ? s->outputs : NULL,
                              NULL, &loss));
-    if (gradient) { /* 0 but for the rows that have an output */
+    if (gradient) { /* zero except for the rows that have an output */
         memset(gradient, 0, (size_t)batch->offsets[batch->count] * row);
         for (int64_t i = 0; i < steps; i++)
             memcpy(gradient + s->rows[i] * classes, s->outputs + i * classes, row);

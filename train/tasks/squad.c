@@ -10,9 +10,10 @@
 
 /* ---- Windows ---------------------------------------------------------------------- */
 
-/* Tokens before the context, `count` of its `inside` from `first` on, and those after. Of
-   the answer the rows of the first and last token that have something of bytes answer[0]
-   .. answer[1] - 1 are wanted; 0, 0 where the window does not hold all of them. */
+/* Adds a window: tokens before the context, `count` of its `inside` tokens from `first`
+   on, and the tokens after it. The targets are the rows of the first and last token
+   that overlap bytes answer[0] .. answer[1] - 1; 0, 0 if the window does not contain
+   all of them. */
 static shoal_status add_window(shoal_context *context, const shoal_tokens *tokens,
                                int64_t before, int64_t inside, int64_t first,
                                int64_t count, const int64_t answer[2], int64_t number,
@@ -53,7 +54,7 @@ static shoal_status add_window(shoal_context *context, const shoal_tokens *token
     return status;
 }
 
-/* SHOAL_OK with a reason: the question cannot be used. */
+/* SHOAL_OK with a text means that the question cannot be used. */
 typedef struct {
     char text[200];
 } squad_reason;
@@ -62,10 +63,11 @@ static shoal_status make_windows(const text_reader *reader,
                                  const squad_question *question, int64_t number,
                                  int64_t stride, const int64_t answer[2],
                                  text_set *windows, squad_reason *reason) {
-    const shoal_text text = {.text = question->text,
-                             .size = -1,
+    const shoal_text text = {.size = sizeof(shoal_text),
+                             .text = question->text,
+                             .bytes = SHOAL_TERMINATED,
                              .pair = question->context,
-                             .pair_size = -1};
+                             .pair_bytes = SHOAL_TERMINATED};
     shoal_tokens tokens;
     const shoal_status status = shoal_tokenizer_encode(reader->tokenizer, &text, &tokens);
     if (status == SHOAL_NO_MEMORY)
@@ -82,13 +84,13 @@ static shoal_status make_windows(const text_reader *reader,
     const int64_t room = reader->max_length - (tokens.count - inside);
     if (room < 1) {
         snprintf(reason->text, sizeof reason->text,
-                 "its %" PRId64
+                 "the question's %" PRId64
                  " tokens leave no room for the context in windows of %" PRId64
-                 "; a larger max_length may help",
+                 "; increase max_length",
                  before, reader->max_length);
         return SHOAL_OK;
     }
-    if (stride > room) /* nothing is left out between two windows */
+    if (stride > room) /* no gap between two windows */
         stride = room;
     for (int64_t first = 0;; first += stride) {
         const int64_t left = inside - first, count = left < room ? left : room;
@@ -113,7 +115,8 @@ enum { LARGEST_SQUAD = 1 << 30 };
 
 /* ---- Files ------------------------------------------------------------------------ */
 
-/* Bytes of the first answer, which must stand at the character that the file says. */
+/* Byte range of the first answer, which must be at the character position given by the
+   file. */
 static bool look_up(const squad_question *question, int64_t answer[2]) {
     const json_t *first = json_array_get(question->answers, 0);
     const char *text = json_string_value(json_object_get(first, "text"));
@@ -142,7 +145,7 @@ typedef struct {
 
 static shoal_status malformed(const squad_file *f, const char *what) {
     return sh_fail(f->reader->context, SHOAL_BAD_FILE,
-                   "%s: is no SQuAD file: %s (after question %" PRId64 ")", f->path, what,
+                   "%s: not a SQuAD file: %s (after question %" PRId64 ")", f->path, what,
                    f->set->count);
 }
 
@@ -157,7 +160,7 @@ static shoal_status take_question(squad_file *f, const json_t *one, const char *
         if (!json_string_value(
                 json_object_get(json_array_get(question.answers, i), "text")))
             return malformed(f, "an answer has no text");
-    if (json_is_true(json_object_get(one, "is_impossible"))) /* of SQuAD 2 */
+    if (json_is_true(json_object_get(one, "is_impossible"))) /* SQuAD 2 */
         question.answers = NULL;
     if (set->count == f->room)
         TRY(sh_pool_grow(&set->windows.memory, &set->questions, &f->room,
@@ -193,19 +196,18 @@ static shoal_status use_questions(squad_file *f) {
     squad_set *set = f->set;
     const int64_t all = set->count;
     int64_t left_out = 0;
-    char first[300] = ""; /* of these, and why */
+    char first[300] = ""; /* the first of these, and the reason */
     set->count = 0;
     for (int64_t i = 0; i < all; i++) {
         const squad_question question = set->questions[i];
         squad_reason reason;
         int64_t answer[2];
         if (json_array_size(question.answers) == 0)
-            strcpy(
-                reason.text,
-                "it has no answer; SQuAD 1.1 is read, in which every question has one");
+            strcpy(reason.text, "it has no answer; only SQuAD 1.1 is supported, in which "
+                                "every question has one");
         else if (f->training && !look_up(&question, answer))
-            strcpy(reason.text, "its answer is not where answer_start says");
-        else /* under its number in the set */
+            strcpy(reason.text, "its answer is not at answer_start");
+        else /* its index in the set */
             TRY(make_windows(reader, &question, set->count, f->stride,
                              f->training ? answer : NULL, &set->windows, &reason));
         if (!reason.text[0]) {
@@ -214,13 +216,13 @@ static shoal_status use_questions(squad_file *f) {
         }
         if (!reader->skip_bad)
             return sh_fail(reader->context, SHOAL_BAD_FILE,
-                           "%s: question %s: %s; --skip-bad leaves such questions out",
+                           "%s: question %s: %s; --skip-bad skips such questions",
                            f->path, question.id, reason.text);
         if (left_out++ == 0)
             snprintf(first, sizeof first, "question %.64s: %s", question.id, reason.text);
     }
     if (left_out)
-        sh_warn(reader->callbacks, "%s: %" PRId64 " %s left out; the first: %s", f->path,
+        sh_warn(reader->callbacks, "%s: %" PRId64 " %s skipped; the first: %s", f->path,
                 left_out, left_out == 1 ? "question was" : "questions were", first);
     if (set->count == 0)
         return sh_fail(reader->context, SHOAL_BAD_FILE,
@@ -290,7 +292,7 @@ bool sh_squad_scores(const squad_set *set, const squad_answer *answers, double *
         const squad_question *question = &set->questions[i];
         char *text = sh_squad_text(question, &answers[i]);
         char *normal = text ? sh_squad_normalise(text) : NULL;
-        double best[2] = {0}; /* against the best of the answers that people gave */
+        double best[2] = {0}; /* maximum over the reference answers */
         good = normal != NULL;
         for (size_t k = 0; k < json_array_size(question->answers) && good; k++) {
             const json_t *one = json_array_get(question->answers, k);

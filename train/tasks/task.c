@@ -1,4 +1,4 @@
-/* What tasks have in common. */
+/* Functions shared by tasks. */
 #define _GNU_SOURCE
 #include "train/tasks/task.h"
 
@@ -67,7 +67,7 @@ shoal_status sh_make_folder(shoal_context *context, const char *path) {
             continue;
         snprintf(part, sizeof part, "%.*s", (int)i, path);
         if (mkdir(part, 0777) != 0 && errno != EEXIST)
-            return sh_fail(context, SHOAL_IO, "%s cannot be made: %s", part,
+            return sh_fail(context, SHOAL_IO, "%s cannot be created: %s", part,
                            strerror(errno));
     }
     if (stat(path, &information) == 0 && S_ISDIR(information.st_mode))
@@ -88,7 +88,7 @@ json_t *sh_json_text(const char *text) {
 
 /* ---- Memory ------------------------------------------------------------------------ */
 
-/* A block's head, one cache line before the block. */
+/* Header of a block, one cache line before it. */
 typedef struct pool_block {
     struct pool_block *before, *after;
 } pool_block;
@@ -109,7 +109,7 @@ void *sh_pool_take(pool *from, int64_t count, size_t size) {
     return block + CACHE_LINE;
 }
 
-/* Takes a block out. */
+/* Removes a block. */
 static void drop(pool *from, void *block) {
     if (!block)
         return;

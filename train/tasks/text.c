@@ -1,5 +1,5 @@
-/* Sequences of tokens and batches of them; what a model makes of them: losses with their
-   gradients, and the scores of a dev part. */
+/* Token sequences and their batches; losses with gradients, and metrics of a dev
+   set. */
 #include "train/tasks/text.h"
 
 #include <math.h>
@@ -82,14 +82,14 @@ static int64_t longest_of(const text_set *set) {
 
 static int compare_lengths(const void *a, const void *b) {
     const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return (y > x) - (y < x); /* the longest first */
+    return (y > x) - (y < x); /* longest first */
 }
 
 int64_t sh_text_set_most_rows(const text_set *set, int64_t batch) {
     int64_t *lengths =
         sh_allocate(set->memory.context, ((size_t)set->count + 1) * sizeof *lengths);
     int64_t rows = 0;
-    if (!lengths) /* then a little more than needed */
+    if (!lengths) /* over-allocate */
         return batch * longest_of(set);
     for (int64_t i = 0; i < set->count; i++)
         lengths[i] = set->offsets[i + 1] - set->offsets[i];
@@ -143,7 +143,8 @@ void sh_text_batch_free(text_batch *batch) {
 }
 
 shoal_model_inputs sh_text_batch_inputs(const text_batch *batch) {
-    return (shoal_model_inputs){.batch = batch->count,
+    return (shoal_model_inputs){.size = sizeof(shoal_model_inputs),
+                                .batch = batch->count,
                                 .offsets = batch->offsets,
                                 .tokens = batch->ids,
                                 .types = batch->types};
@@ -168,14 +169,14 @@ static shoal_status score_classes(const text_set *set, int64_t classes,
     return status;
 }
 
-/* Each of the two columns of a window's rows [rows][2] is a choice of one row. */
+/* Each column of a window's rows [rows][2] is a softmax over the rows. */
 static shoal_status score_spans(const text_set *set, const text_batch *batch,
                                 const float *logits, float *gradient, text_loss *loss) {
     const float factor = 0.5f / (float)batch->count;
     pool memory = {.context = set->memory.context};
     float *column = sh_pool_take(&memory, longest_of(set) + 1, sizeof *column);
     shoal_status status = column ? SHOAL_OK : SHOAL_NO_MEMORY;
-    int64_t both = 0; /* of a window's two that are right */
+    int64_t both = 0; /* windows with both ends correct */
     *loss = (text_loss){.counted = batch->count};
     for (int64_t i = 0; i < 2 * batch->count && status == SHOAL_OK; i++) {
         const int64_t first = batch->offsets[i / 2],
@@ -203,7 +204,7 @@ shoal_status sh_text_loss(const glue_task *glue, const text_set *set,
         return score_spans(set, batch, logits, gradient, loss);
     if (glue->classes > 1)
         return score_classes(set, glue->classes, batch, logits, gradient, loss);
-    *loss = (text_loss){.counted = batch->count}; /* numbers */
+    *loss = (text_loss){.counted = batch->count}; /* regression */
     for (int64_t i = 0; i < batch->count; i++) {
         const float wanted = set->labels[batch->at[i]];
         const double error = (double)logits[i] - (double)wanted;
@@ -215,7 +216,7 @@ shoal_status sh_text_loss(const glue_task *glue, const text_set *set,
     return SHOAL_OK;
 }
 
-/* ---- A dev part -------------------------------------------------------------------- */
+/* ---- Dev sets --------------------------------------------------------------------- */
 
 void sh_text_dev_free(text_dev *dev) {
     sh_text_set_free(&dev->set);
@@ -263,7 +264,7 @@ shoal_status sh_text_dev_take(text_dev *dev, const text_batch *batch, const floa
     const int classes = dev->glue->classes;
     for (int64_t i = 0; i < batch->count; i++) {
         const float *own = logits + i * classes;
-        int best = 0; /* the class of the largest logit, the first of equals */
+        int best = 0; /* first of the largest logits */
         for (int c = 1; c < classes; c++)
             best = own[c] > own[best] ? c : best;
         dev->predicted[batch->at[i]] = classes == 1 ? own[0] : (float)best;

@@ -1,6 +1,5 @@
-# What every script of tests/cli begins with: . "$(dirname "$0")/lib/helpers.sh"
-# The script is given the program as $1 and runs in $work; its cases are written with
-# `check` and `expect`.
+# Every script of tests/cli begins with: . "$(dirname "$0")/lib/helpers.sh"
+# The script gets the program as $1 and runs in $work; its cases use `check` and `expect`.
 [ $# -ge 1 ] || { echo "usage: $(basename "$0") PROGRAM"; exit 2; }
 program=$(realpath "$1")
 lib=$(dirname "$(realpath "${BASH_SOURCE[0]}")")
@@ -18,14 +17,14 @@ shoal() { "$program" "$@"; }
 into() { "${@:2}" >"$1"; } # FILE COMMAND...
 sanitized=no
 ldd "$program" | grep -q libasan && sanitized=yes
-# limited ARGUMENT...: the program in 2 GB of memory; a sanitizer needs more addresses.
+# limited ARGUMENT...: the program with 2 GB of memory; a sanitizer needs more addresses.
 limited() {
     if [ $sanitized = yes ]; then shoal "$@"; return; fi
     (ulimit -v 2000000 && exec "$program" "$@")
 }
 absent() { [ ! -e "$1" ]; }
 
-# run ARGUMENT...: the program; what it wrote is left in `out` and `err`.
+# run ARGUMENT...: the program; its output is left in `out` and `err`.
 run() {
     local code
     shoal "$@" >out 2>err
@@ -33,10 +32,10 @@ run() {
     [ $code = 0 ] || cat err
     return $code
 }
-says() { grep -qF -e "$1" out err; } # WORDS: were they in what is left there?
+says() { grep -qF -e "$1" out err; } # WORDS: whether they are in that output
 
-# expect NAME CODE WORDS COMMAND...: the command ends with the code and says the words, on
-# standard error if the code is not 0. What it wrote is left in `out` and `err`.
+# expect NAME CODE WORDS COMMAND...: the command exits with the code and prints the words,
+# on standard error if the code is not 0. Its output is left in `out` and `err`.
 expect() {
     local name=$1 code=$2 words=$3 got heard=err problem=""
     shift 3
@@ -53,8 +52,8 @@ expect() {
     report "$name" "${problem:+$(echo "$problem"; head -n 9 err out)}"
 }
 
-# killed_to_the_end MOST COMMAND...: a training in the folder `killed`, which goes on by
-# --resume, killed at some moment again and again until it comes to its end.
+# killed_to_the_end MOST COMMAND...: a training in the folder `killed`, killed at random
+# moments and resumed with --resume until it ends.
 killed_to_the_end() {
     local most=$1 kills=0 code=1 before pid
     shift
@@ -79,10 +78,10 @@ killed_to_the_end() {
         "$([ $code = 0 ] || { echo "exit code $code:"; head -c 300 out; })"
 }
 
-# tools <<'PYTHON': functions of the script's own beside those of tools.py, for
-# tool FUNCTION ARGUMENT...
+# tools <<'PYTHON': adds functions of the script to those of tools.py, for tool FUNCTION
+# ARGUMENT...
 tools() {
     { cat "$lib/tools.py" -; echo 'globals()[sys.argv[1]](*sys.argv[2:])'; } >tool.py
 }
 tool() { python3 tool.py "$@"; }
-json() { tool field out "$1"; } # EXPRESSION: of the last command's JSON, d
+json() { tool field out "$1"; } # EXPRESSION of d, the JSON of the last command

@@ -1,6 +1,6 @@
 import csv, json, math, os, random, signal, struct, subprocess, sys, time
 
-# ---- .npy files: a shape and a flat list of numbers; letters as struct has them
+# ---- .npy files: a shape and a flat list of numbers; type letters of struct
 def described(letter):
     return "<f2" if letter == "e" else "<%s4" % letter
 
@@ -25,19 +25,19 @@ def write(path, shape, values, letter="f"):
 def names_in(d):
     return {"d": d}
 
-# field FILE EXPRESSION: it is true of d, the file's JSON, or of what names_in adds.
+# field FILE EXPRESSION: it is true for d, the file's JSON, or for the names of names_in.
 def field(path, expression):
     d = json.load(open(path))
     if not eval("(" + expression + ")", names_in(d)):
         sys.exit("not so: %s in %s" % (expression, json.dumps(d)[:2000]))
 
 # ---- Signals
-# A shell starts what runs beside it with interrupts ignored; this undoes that.
+# A shell starts background processes with interrupts ignored; this restores them.
 def interruptible(*command):
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.execv(command[0], command)
 
-# Interrupts the command after some seconds, and ends with its exit code.
+# Interrupts the command after some seconds, and returns its exit code.
 def interrupt(seconds, *command):
     child = subprocess.Popen(command, preexec_fn=lambda: signal.signal(signal.SIGINT,
                                                                        signal.SIG_DFL))

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Records what the package `tokenizers` says, for test_tokenizer.c: small tokenizers
-trained on this project's pages, two of them in both forms of files, and cases.json with
-the ids of awkward texts. Run it with a Python that has the packages tokenizers and
+"""Records results of the package `tokenizers` for test_tokenizer.c: small tokenizers
+trained on this project's pages, two of them in both file formats, and cases.json with the
+ids of awkward texts. Run it with a Python that has the packages tokenizers and
 sentencepiece; the result is checked in.
 
-    record.py [NAME...]     # wordpiece, byte-pairs, unigram, unigram-bytes"""
+    record.py [NAME...]     # wordpiece, byte-pairs, unigram, unigram-bytes
+"""
 import json
 import random
 import sys
@@ -28,7 +29,7 @@ TEXTS = ["", " ", "a", "Attention in linear time.", "  leading and trailing  ",
          "3.14159 1,000,000 ٣٤", "a\u0301\u0323 \u1ea5", "\x00\x01\ufffd\u200b!?",
          "naïve cafe\u0301 — “quotes” … ½", "\U0001f600\U0001f468\u200d\U0001f469"]
 
-# What is one character, and what is not, by the newest Unicode's rules.
+# Grapheme clusters, and sequences that are none, by the rules of the newest Unicode.
 CLUSTERS = ["\u2122\u0301", "\U0001f600\u200d\u2122\u0301", "\u2605\u200d\u2122\u0301",
             "\u0915\u094d\u0959\u0301", "\u0915\u094d\u200d\u0959\u0301",
             "\u0915\u094d\u200c\u0959\u0301", "\u0915\u0903\u0959\u0301",
@@ -57,8 +58,8 @@ def byte_pairs():
     return made
 
 
-# What a small table of characters replaces: more than one character by one, one by more,
-# by none, by an entry that another begins with.
+# Replacements of a small character table: several characters by one, one by several, by
+# none, and by an entry that is a prefix of another.
 REPLACED = ([(chr(0xff01 + i), chr(0x21 + i)) for i in range(94)] +
             [(space, " ") for space in "\t\n\r\xa0\u2003\u3000"] +
             [("\r\n", "\u2581"), ("\ufb01", "fi"), ("\ufb02", "fl"),
@@ -104,7 +105,7 @@ def unigram_bytes():
 
 
 def write_files(made, folder):
-    """tokenizer.json, and the older files in a folder beside it."""
+    """tokenizer.json, and the older files in another folder."""
     older = HERE / (folder + "-files")
     (HERE / folder).mkdir(exist_ok=True)
     whole = json.loads(made.to_str())
@@ -161,7 +162,7 @@ def main():
                 try:
                     cases.append(case(made, folder, first, second,
                                       draw.choice([0, 30, 31, 40]), cut))
-                except Exception:  # the text that is to be cut is too short for it
+                except Exception:  # the text to be truncated is too short
                     pass
     lines = ",\n".join(json.dumps(one, separators=(",", ":")) for one in cases)
     (HERE / "cases.json").write_text('{"cases": [\n' + lines + "\n]}\n")

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Records what transformers says, for test_text_encoder.c: tiny encoders with random
+"""Records results of transformers for test_text_encoder.c: tiny encoders with random
 weights (float32, float16, bfloat16) beside the tokenizers of record.py, and for each
 expected.safetensors with ids, types, hidden states and mean vectors of a few texts. Run
 it with a Python that has torch, transformers, tokenizers and safetensors; the result is
-checked in."""
+checked in.
+"""
 import shutil
 from pathlib import Path
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Records what transformers and PyTorch's autograd say, for test_text_training.c: the
+"""Records results of transformers and PyTorch's autograd for test_text_training.c: the
 encoders of record_models.py with a head for classes, and BERT's with one for spans. For
 each a file with the tokens of a few pairs, targets, the head's weights under our names,
-logits, loss and every gradient. Run it with a Python that has torch,
-transformers, tokenizers and safetensors; the result is checked in."""
+logits, loss and every gradient. Run it with a Python that has torch, transformers,
+tokenizers and safetensors; the result is checked in.
+"""
 from pathlib import Path
 
 import torch

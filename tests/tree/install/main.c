@@ -1,12 +1,12 @@
-/* A user's program: sees only what was installed. All values are 3, so every average of
-   them is. The whole interface is there too: see whole_header in run.sh. */
+/* A user's program, which only uses installed files. All values are 3, so that every
+   average is 3. The complete interface is used too: see whole_header in run.sh. */
 #include <shoal.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { N = 200, D = 16 };
 
-int whole_header(void); /* the number of functions in a header */
+int whole_header(void); /* number of functions in a header */
 
 static int attend(shoal_context *context, const char *kind) {
     static float q[N * D], k[N * D], v[N * D], out[N * D];
@@ -15,9 +15,14 @@ static int attend(shoal_context *context, const char *kind) {
         k[i] = (float)(i * 53 % 103) / 50 - 1;
         v[i] = 3;
     }
-    shoal_problem problem =
-        {.batch = 1, .heads = 1, .queries = N, .keys = N, .dim = D, .value_dim = D};
-    shoal_inputs inputs = {.q = q, .k = k, .v = v};
+    shoal_problem problem = {.size = sizeof(shoal_problem),
+                             .batch = 1,
+                             .heads = 1,
+                             .queries = N,
+                             .keys = N,
+                             .dim = D,
+                             .value_dim = D};
+    shoal_inputs inputs = {.size = sizeof(shoal_inputs), .q = q, .k = k, .v = v};
     if (shoal_attend(context, kind, &problem, &inputs, out) != SHOAL_OK) {
         fprintf(stderr, "%s: %s\n", kind, shoal_context_message(context));
         return 0;

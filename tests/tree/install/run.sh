@@ -1,7 +1,7 @@
 #!/bin/bash
-# Installs the build into a temporary prefix, moves that, and builds and runs programs
-# against it as strangers would: with find_package and with pkg-config, each library and
-# each archive, with every function of its header.
+# Installs the build into a temporary prefix, moves it, and builds and runs programs
+# against it as a user would: with find_package and with pkg-config, each library and each
+# archive, with every function of its header.
 #     run.sh CMAKE CC BUILD SOURCE
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../../report.sh"
@@ -11,7 +11,7 @@ prefix=$work/moved
 version=$(sed -nE 's/^#define SHOAL_VERSION "([0-9]+\.[0-9]+).*/\1/p' \
     "$source/include/shoal.h")
 
-# whole_header NAME: a C function that takes the address of all that a header declares.
+# whole_header NAME: a C function that takes the address of every function of a header.
 whole_header() {
     local headers=("$source/include/shoal.h" "$source/include/${1/-/_}.h")
     case $1 in shoal-speech | shoal-train)
@@ -32,11 +32,11 @@ whole_header() {
     echo "}"
 }
 
-needs() { # PROGRAM: the libraries of Shoal that it is linked with
+needs() { # PROGRAM: the libraries of Shoal that it links
     readelf -d "$1" | sed -nE 's/.*\(NEEDED\).*\[lib(shoal[a-z-]*)\.so.*/\1/p' | sort
 }
 
-runs() { # PROGRAM [shared]: it does, with Shoal's libraries in the prefix, or in itself
+runs() { # PROGRAM [shared]: it runs, with Shoal's libraries from the prefix, or static
     if [ -n "${2:-}" ]; then
         [ -n "$(needs "$1")" ] || { echo "it needs no library of Shoal"; return 1; }
         LD_LIBRARY_PATH=$(dirname "$(find "$prefix" -name libshoal.so)") "$1"
@@ -54,7 +54,7 @@ with_pkg_config() { # NAME
         runs "$work/piped" shared
 }
 
-# Shoal's own libraries as archives; its dependencies are the system's shared ones.
+# Shoal's libraries as archives; its dependencies are the system's shared ones.
 with_pkg_config_static() { # NAME
     local flags
     flags=$(pkg-config --static --cflags --libs "$1" |
@@ -71,14 +71,14 @@ configure() { # FOLDER ARGUMENT...
         -DVERSION="$version" -DCMAKE_C_COMPILER="$cc" "${@:2}"
 }
 
-# A component that is not there is named, and is no obstacle to those that are.
+# A missing component is named, and does not prevent the use of others.
 a_missing_component() {
     configure missing -DCOMPONENTS="shoal;models" 2>&1 | tr -s ' \n' ' ' |
         grep -q "component models is not installed" &&
         configure present -DCOMPONENTS=shoal
 }
 
-# Without a build type, as most write such a project first.
+# Without a build type, like most new projects.
 as_a_part() {
     configure part -DSHOAL_SOURCE="$source" -DCMAKE_EXPORT_COMPILE_COMMANDS=ON &&
         grep -q '"command".*-O3.*src/attention/attention.c' \
@@ -88,7 +88,7 @@ as_a_part() {
 }
 
 check "installs" "$cmake" --install "$build" --prefix "$work/first"
-mv "$work/first" "$prefix" # a package must not remember where it was put
+mv "$work/first" "$prefix" # a package must not depend on its original location
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name shoal.pc)")
 export PKG_CONFIG_PATH
 
