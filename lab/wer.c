@@ -416,7 +416,8 @@ static void open_models(wer_job *job) {
     shoal_status status = SHOAL_OK;
     for (int i = job->precision_count - 1; i >= 0 && status == SHOAL_OK; i--) {
         const int precision = job->precisions[i];
-        const shoal_speech_options options = {.beams = (int)(job->beams < SAMPLES
+        const shoal_speech_options options = {.size = sizeof options,
+                                              .beams = (int)(job->beams < SAMPLES
                                                                  ? SAMPLES
                                                                  : job->beams),
                                               .force = job->force,
