@@ -57,7 +57,7 @@ SHOAL_PRIVATE shoal_status sh_json_object_parse(shoal_context *context, const ch
                                                 json_t **root);
 SHOAL_PRIVATE shoal_status sh_json_object_read(shoal_context *context, const char *path,
                                                size_t largest, json_t **root);
-/* JSON as text in the context's memory; NULL: none left. */
+/* JSON as text in the context's memory; NULL if memory ran out. */
 SHOAL_PRIVATE char *sh_json_dump(shoal_context *context, const json_t *value,
                                  size_t flags);
 /* The next line of a file, with its newline, as getline does it, in the context's memory:

@@ -17,7 +17,7 @@ SHOAL_PRIVATE void *sh_allocate(shoal_context *context, size_t bytes);
 SHOAL_PRIVATE void sh_release(shoal_context *context, void *block); /* NULL is allowed */
 
 /* The same: blocks know their context. */
-SHOAL_PRIVATE void sh_free(void *block); /* NULL is legal */
+SHOAL_PRIVATE void sh_free(void *block); /* NULL is allowed */
 
 /* As calloc, realloc, strdup and asprintf, in the context's memory. sh_resize may be
    given a NULL block; where it returns NULL, the block is as it was. */

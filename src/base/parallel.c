@@ -144,7 +144,7 @@ static void leave(thread_pool *pool) {
     pthread_mutex_unlock(&pool->lock);
 }
 
-/* Whether to look again, after so many times, instead of sleeping. */
+/* Whether to look again, after `spins` times, instead of sleeping. */
 static bool keep_spinning(thread_pool *pool, int spins) {
     if (spins < pool->spins)
         return true;
@@ -290,8 +290,8 @@ static void join_work(void *shared) {
         run_tasks(pool, number);
 }
 
-/* Cuts the tasks into `ranges` of them. Thread t begins with range t; whoever has come to
-   the end of its own goes on with the others'. */
+/* Cuts the tasks into `ranges` of them. Thread t begins with range t; a thread that
+   has finished its own range continues with the others. */
 static void run_ranges(team workers, int64_t count, int ranges, task_function *run,
                        void *shared) {
     thread_pool *pool = workers.pool;

@@ -32,7 +32,7 @@ typedef struct {
                      unsigned flags);
     int (*number)(void);
 } borrowed_threads;
-void sh_pool_borrow(thread_pool *pool, borrowed_threads threads); /* NULL is legal */
+void sh_pool_borrow(thread_pool *pool, borrowed_threads threads); /* NULL is allowed */
 
 /* Who may share a piece of work: `threads` of them numbered from 0, or, when threads is
    1, the one thread numbered `self` (whose scratch memory the work must use). */

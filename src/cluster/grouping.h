@@ -32,7 +32,7 @@ static inline int64_t topk_capacity(int64_t k) {
     return 2 * k + KEY_BLOCK;
 }
 
-/* One list per lane of a panel, side by side, since they are cut side by side. */
+/* One list per lane of a panel, interleaved, because they are cut together. */
 typedef struct {
     const kernel_table *kernels;
     int32_t k;

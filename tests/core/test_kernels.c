@@ -392,7 +392,7 @@ static void collect_all_once(const checked_kernels *kernels, int width, int coun
 CHECK(collect_all, walk(kernels, 1, 3, collect_all_once))
 
 /* One lane: what is left are the largest of what was there, of equal ones the first, in
-   order and at least k of them where there were so many. */
+   order and at least k of them if there were k. */
 static void check_cut_lane(const float *before, const float *list, const int32_t *keys,
                            int width, int rows, int k, int most, int32_t kept,
                            float lowest, float raised) {

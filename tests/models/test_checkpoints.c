@@ -547,17 +547,17 @@ static shoal_attention saved_attention(workplace *place) {
     return config.attention;
 }
 
-/* shoal-C without key clusters in older files is read as q-clustered-C. New files spell
-   all options, and are read back unchanged. */
+/* shoal-C without key clusters in older files is read as q-clustered-C, shoal without a
+   form as its second form. New files spell all options, and are read back unchanged. */
 static void the_attention_keeps_its_meaning(void **state) {
     static const char *const meant[][2] =
         {{"shoal-100", "q-clustered-100"},
          {"shoal-25:topk=9,seed=4", "q-clustered-25:topk=9,seed=4"},
          {"shoal-25:topk=9,rank=8,keyclusters=0,near=0", "q-clustered-25:topk=9,rank=8"},
-         {"shoal-25:keyclusters=auto", "shoal-25"},
-         {"shoal-25:keyclusters=8", "shoal-25:keyclusters=8"},
-         {"shoal", "shoal"},
-         {"shoal:topk=9", "shoal:topk=9"},
+         {"shoal-25:keyclusters=auto", "shoal-25:form=2"},
+         {"shoal-25:keyclusters=8", "shoal-25:keyclusters=8,form=2"},
+         {"shoal", "shoal:form=2"},
+         {"shoal:topk=9", "shoal:topk=9,form=2"},
          {"i-clustered-7:topk=5", "i-clustered-7:topk=5"}};
     workplace *place = *state;
     for (int64_t i = 0; i < COUNT_OF(meant); i++) {

@@ -360,8 +360,8 @@ static void the_attention_keeps_its_meaning(void **state) {
         {{"shoal-3", "q-clustered-3", "shoal-3"},
          {"shoal-3:topk=4", "q-clustered-3:topk=4", "shoal-3:topk=4"},
          {"shoal-3:topk=4,keyclusters=0", "q-clustered-3:topk=4", "shoal-3:topk=4"},
-         {"shoal-3:keyclusters=auto", "shoal-3", "q-clustered-3"},
-         {"shoal", "shoal", "q-clustered-100"}};
+         {"shoal-3:keyclusters=auto", "shoal-3:form=2", "q-clustered-3"},
+         {"shoal", "shoal:form=2", "q-clustered-100"}};
     shoal_context *context = test_context(NULL, 1);
     for (int64_t i = 0; i < COUNT_OF(meant); i++) {
         resume_as(context, meant[i][1], "", NULL, SHOAL_OK, "");

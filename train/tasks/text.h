@@ -148,7 +148,7 @@ void sh_squad_look(const text_set *windows, int64_t at, const float *logits,
                    int64_t max_answer, squad_answer *best);
 /* Removes surrounding white space, which byte-level tokens may include. */
 void sh_squad_trim(const squad_question *question, squad_answer *answer);
-/* Trimmed text in the context's memory; "" if there is no answer, NULL if out of memory. */
+/* Trimmed text in the context's memory; "" without an answer, NULL if memory ran out. */
 char *sh_squad_text(shoal_context *context, const squad_question *question,
                     const squad_answer *answer);
 
