@@ -99,6 +99,8 @@ static int64_t fail_in_turn(shoal_status (*use)(shoal_context *own)) {
                      shoal_context_message(own));
         if (status == SHOAL_NO_MEMORY)
             assert_non_null(strstr(shoal_context_message(own), "memory"));
+        if (status == SHOAL_OK) /* no failure was lost */
+            assert_true(memory.calls < memory.fail_at);
         shoal_context_destroy(own);
         assert_int_equal(memory.live, 0);
         if (status == SHOAL_OK)

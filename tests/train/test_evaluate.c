@@ -200,12 +200,68 @@ static void refusals(void **state) {
     assert_null(model);
 }
 
+/* ---- Memory ------------------------------------------------------------------------ */
+
+static shoal_status use_run(shoal_context *own, const char *run) {
+    char path[512];
+    shoal_finetuned *model = NULL;
+    shoal_evaluation *evaluation = NULL;
+    shoal_answer answer;
+    const shoal_text text = {.size = sizeof text,
+                             .text = "queries",
+                             .bytes = SHOAL_TERMINATED,
+                             .pair = "time",
+                             .pair_bytes = SHOAL_TERMINATED};
+    float logits[2];
+    snprintf(path, sizeof path, "%s/log.csv", folder);
+    shoal_status status = shoal_finetuned_open(own, run, NULL, &model);
+    if (status == SHOAL_OK)
+        status = run == glue_run
+                     ? shoal_finetuned_classify(model, 1, &text, logits)
+                     : shoal_finetuned_answer(model, "which?",
+                                              "each cluster attends once", &answer);
+    if (status == SHOAL_OK)
+        status = shoal_evaluation_create(own, run, NULL, &evaluation);
+    if (status == SHOAL_OK)
+        status = shoal_run_export(own, run, path);
+    shoal_evaluation_destroy(evaluation);
+    shoal_finetuned_destroy(model);
+    return status;
+}
+
+/* Each allocation fails in turn: a call says so, or does without, and nothing is left
+   behind. */
+static void allocations_may_fail(void **state) {
+    const char *const runs[] = {glue_run, squad_run};
+    for (int64_t i = 0; i < COUNT_OF(runs); i++) {
+        int64_t failures = 0;
+        bool failed = true;
+        while (failed) {
+            counting_allocator memory = {0};
+            shoal_options options = counting_options(&memory);
+            shoal_context *own;
+            options.threads = 1;
+            assert_int_equal(shoal_context_create(&options, &own), SHOAL_OK);
+            memory.fail_at = memory.calls + ++failures;
+            const shoal_status status = use_run(own, runs[i]);
+            failed = memory.calls >= memory.fail_at;
+            if (status != SHOAL_OK && status != SHOAL_NO_MEMORY)
+                fail_msg("allocation %lld of %s: %s", (long long)failures, runs[i],
+                         shoal_context_message(own));
+            shoal_context_destroy(own);
+            assert_int_equal(memory.live, 0);
+        }
+        assert_true(failures > 100);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(classes_are_predictions),
         cmocka_unit_test(answers_are_predictions),
         cmocka_unit_test(rows_and_controls),
         cmocka_unit_test(refusals),
+        cmocka_unit_test(allocations_may_fail),
     };
     return cmocka_run_group_tests(tests, train_both, end_all);
 }
