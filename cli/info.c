@@ -54,8 +54,7 @@ const command_help info_help =
      "                     is not a terminal (default: 30; 0: none)\n",
      NULL};
 
-static const char blas[] =
-    "none is needed; shoal bench compares with OpenBLAS where it is installed";
+static const char blas[] = "none; shoal bench loads OpenBLAS where it is installed";
 
 #if defined(__clang__)
 static const char compiler[] = __VERSION__;

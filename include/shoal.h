@@ -142,7 +142,8 @@ typedef struct {
     const char *isa; /* "scalar", "avx2", "avx512" or "neon"; NULL: the environment
                         variable SHOAL_ISA if set and not empty, else the best one */
     /* The allocator; both NULL for malloc and free. Blocks need only malloc's alignment.
-       If allocate returns NULL, the call fails with SHOAL_NO_MEMORY. */
+       If allocate returns NULL, the call fails with SHOAL_NO_MEMORY. A context also calls
+       them from its own threads, but never two at a time. */
     void *(*allocate)(void *user, size_t bytes);
     void (*release)(void *user, void *block);
     void *user;
@@ -449,8 +450,8 @@ SHOAL_API const int32_t *shoal_plan_top_keys(const shoal_plan *plan, const void 
    tolerance has made no choice and this is full.
    auto compares the costs of full and shoal for the plan's sizes. With a tolerance it
    runs shoal, computes the exact attention of some queries, and keeps the output if the
-   error on them is well below the tolerance; otherwise it tries more clusters, or uses
-   full if that costs no more. This is an estimate, not a bound. */
+   error on them is well below the tolerance; otherwise it tries more exact keys, or
+   uses full if that costs no more. This is an estimate, not a bound. */
 SHOAL_API shoal_status shoal_plan_picked(const shoal_plan *plan, const void *state,
                                          shoal_attention *picked);
 
@@ -461,9 +462,9 @@ typedef struct {
     double relative_error; /* |out - exact| / |exact|, each as one long vector; 0 for
                               0/0 */
     double largest_error;  /* largest absolute difference */
-    double centred_error;  /* |e - mean e| / |exact - mean exact|, e = out - exact, means
-                             over the queries of a head: the error of what distinguishes
-                             queries; 0 for 0/0 */
+    double centred_error;  /* |e - mean e| / |out - mean out|, e = out - exact, means over
+                              the queries of a head: the error of what distinguishes
+                              queries; 0 for 0/0 */
 } shoal_error;
 
 /* Estimates the error of an output: computes exact attention in double precision for

@@ -21,7 +21,7 @@ typedef struct {
     const int32_t *key_clusters; /* [keys]; -1: hidden by the key bias */
     const float *projection;     /* [rank + 1][dim]: P', then the centre of the keys */
     const float *dual;           /* [rank][dim]: Z' */
-    const float *shares; /* [clusters][key_cluster_count]: sigma; NULL in form 2 */
+    const float *shares;         /* [clusters][key_cluster_count]: sigma; not in form 2 */
 } shoal_tilt;
 
 /* Constants of the last forward pass of shoal with this state (NULL: the plan's own).

@@ -245,8 +245,8 @@ SHOAL_API shoal_status shoal_config_set(shoal_context *context,
 /* Prints a field as snprintf does. An unknown name gives 0 and "". */
 SHOAL_API size_t shoal_config_get(const shoal_train_task *task, const void *config,
                                   const char *name, char *text, size_t size);
-/* Prints all fields as one JSON object of numbers, booleans and strings, as snprintf
-   does. */
+/* Prints all fields as one JSON object of numbers, booleans and strings. Returns its
+   length; if that is not less than size, nothing is printed. */
 SHOAL_API size_t shoal_config_json(const shoal_train_task *task, const void *config,
                                    char *text, size_t size);
 

@@ -189,15 +189,14 @@ shoal_status shoal_config_init(shoal_context *context, const shoal_train_task *t
         return sh_fail(context, SHOAL_INVALID, "task: it is NULL");
     if (size >= task->config_size)
         return fill_defaults(context, task, preset, config);
-    shoal_train_config *whole = malloc(task->config_size); /* the caller may have a
-                                                              newer library with a
-                                                              larger size */
+    shoal_train_config *whole =
+        sh_allocate(context, task->config_size); /* of a newer library */
     if (!whole)
         return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
     const shoal_status status = fill_defaults(context, task, preset, whole);
     whole->size = size;
     memcpy(config, whole, size);
-    free(whole);
+    sh_free(whole);
     return status;
 }
 
@@ -397,11 +396,14 @@ size_t shoal_config_json(const shoal_train_task *task, const void *config, char 
                             field->type == SHOAL_FIELD_TYPE_TEXT ? json_string(value)
                                                                  : json_of_text(value));
     }
-    char *dumped = json_dumps(object, JSON_REAL_PRECISION(9));
-    const int length = snprintf(text, size, "%s", dumped ? dumped : "");
-    free(dumped);
+    const size_t flags = JSON_REAL_PRECISION(9);
+    const size_t length = json_dumpb(object, NULL, 0, flags);
+    if (length < size)
+        text[json_dumpb(object, text, size, flags)] = 0;
+    else if (size > 0)
+        text[0] = 0;
     json_decref(object);
-    return (size_t)length;
+    return length;
 }
 
 /* ---- Fields in files -------------------------------------------------------------- */

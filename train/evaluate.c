@@ -1,6 +1,8 @@
 /* Evaluations: options, rows with controls, results; and the task copy. */
 #define _GNU_SOURCE
 #include "train/evaluate.h"
+#include "base/memory.h"
+#include "models/files/files.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -67,7 +69,7 @@ shoal_status sh_eval_row(shoal_evaluation *e, shoal_model *model, int64_t batch,
         status = SHOAL_BAD_FILE;
     if (status == SHOAL_OK && run && row->weights != AS_TRAINED) {
         size = shoal_model_vectors(model, &values, NULL);
-        kept = malloc(sizeof *kept * (size_t)size);
+        kept = sh_allocate(e->context, sizeof *kept * (size_t)size);
         if (!kept)
             status = sh_fail(e->context, SHOAL_NO_MEMORY, "out of memory");
     }
@@ -79,7 +81,7 @@ shoal_status sh_eval_row(shoal_evaluation *e, shoal_model *model, int64_t batch,
         status = run(user, view, row);
     if (kept)
         memcpy(values, kept, sizeof *kept * (size_t)size);
-    free(kept);
+    sh_free(kept);
     shoal_model_destroy(view);
     return status;
 }
@@ -111,7 +113,9 @@ json_t *sh_eval_config(const shoal_train_task *task, const void *config) {
 }
 
 shoal_status sh_eval_keep_json(shoal_evaluation *e, json_t *object) {
-    e->json = object ? json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(9)) : NULL;
+    e->json =
+        object ? sh_json_dump(e->context, object, JSON_INDENT(2) | JSON_REAL_PRECISION(9))
+               : NULL;
     json_decref(object);
     return e->json ? SHOAL_OK : sh_fail(e->context, SHOAL_NO_MEMORY, "out of memory");
 }
@@ -224,7 +228,7 @@ shoal_status shoal_evaluation_create(shoal_context *context, const char *path,
         return sh_fail(context, SHOAL_INVALID,
                        "an evaluation needs a path, and options by "
                        "shoal_evaluation_options_defaults");
-    shoal_evaluation *e = calloc(1, sizeof *e);
+    shoal_evaluation *e = sh_allocate_zeros(context, 1, sizeof *e);
     if (!e)
         return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
     e->context = context;
@@ -245,9 +249,9 @@ shoal_status shoal_evaluation_create(shoal_context *context, const char *path,
 void shoal_evaluation_destroy(shoal_evaluation *evaluation) {
     if (!evaluation)
         return;
-    free(evaluation->json);
-    free(evaluation->predictions);
-    free(evaluation);
+    sh_free(evaluation->json);
+    sh_free(evaluation->predictions);
+    sh_free(evaluation);
 }
 
 const shoal_evaluation_info *

@@ -445,14 +445,15 @@ static json_t *words_json(const speech_evaluation *s) {
     const shoal_word_settings *settings = &s->parts.words;
     const shoal_evaluation_options *options = &s->e->options;
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:s}", "lexicon",
-                     sh_json_text(options->recogniser->lexicon), "lm",
-                     sh_json_text(options->recogniser->lm), "lm_weight",
+                     sh_json_text(s->e->context, options->recogniser->lexicon), "lm",
+                     sh_json_text(s->e->context, options->recogniser->lm), "lm_weight",
                      sh_json_number(settings->lm_weight), "insertion",
                      sh_json_number(settings->insertion), "tuned_on",
-                     sh_json_text(options->tune), "beam", sh_json_number(settings->beam),
-                     "tokens", (json_int_t)settings->tokens, "words",
-                     (json_int_t)s->words, "missing", (json_int_t)s->missing, "lengths",
-                     list_lengths(s, 1), "note",
+                     sh_json_text(s->e->context, options->tune), "beam",
+                     sh_json_number(settings->beam), "tokens",
+                     (json_int_t)settings->tokens, "words", (json_int_t)s->words,
+                     "missing", (json_int_t)s->missing, "lengths", list_lengths(s, 1),
+                     "note",
                      "the training text of the language model is not known; that of "
                      "pocketsphinx-en-us is not documented");
 }
@@ -465,7 +466,7 @@ static json_t *make_json(const speech_evaluation *s) {
     json_t *object =
         json_pack("{s:s, s:s, s:I, s:o, s:o, s:I, s:o, s:I, s:o, s:o}", "task", "speech",
                   "trained", e->trained, "steps", (json_int_t)e->info.step, "data",
-                  sh_json_text(e->options.data), "join",
+                  sh_json_text(e->context, e->options.data), "join",
                   sh_json_number((double)s->config.join), "sequences",
                   (json_int_t)s->set.item_count, "labels", list_lengths(s, 0), "beams",
                   (json_int_t)s->scorer.beams, "config",

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "base/memory.h"
 #include "models/files/files.h"
 #include "train/train.h"
 
@@ -130,7 +131,12 @@ static shoal_status convert(shoal_context *context, const char *path, FILE *log,
         fputs("step", to);
     for (int i = 0; i < COLUMNS && !events; i++)
         fprintf(to, ",%s%s", columns[i][0], i == COLUMNS - 1 ? "\n" : "");
-    while (status == SHOAL_OK && getline(&text, &room, log) > 0) {
+    int64_t size;
+    while (status == SHOAL_OK && (size = sh_read_line(context, log, &text, &room)) != 0) {
+        if (size < 0) {
+            status = SHOAL_NO_MEMORY;
+            break;
+        }
         json_t *line = json_loads(text, 0, NULL);
         const json_t *step = json_object_get(line, "step");
         number++;
@@ -151,7 +157,7 @@ static shoal_status convert(shoal_context *context, const char *path, FILE *log,
         json_decref(line);
     }
     write_row(to, &row, events);
-    free(text);
+    sh_free(text);
     return status;
 }
 
@@ -173,17 +179,13 @@ shoal_status shoal_run_export(shoal_context *context, const char *run, const cha
     if (!log)
         return sh_fail(context, SHOAL_BAD_FILE, "%s cannot be read: %s", log_path,
                        strerror(errno));
-    char *text = NULL;
-    size_t size = 0;
-    FILE *to = open_memstream(&text, &size);
-    shoal_status status = to ? convert(context, log_path, log, to, events)
-                             : sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
-    fclose(log);
-    if (to && fclose(to) != 0 && status == SHOAL_OK)
-        status = sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
-    const file_part part = {text, size};
+    shoal_replacement *to;
+    shoal_status status = shoal_replacement_create(context, path, &to);
     if (status == SHOAL_OK)
-        status = sh_file_replace(context, path, &part, 1, SHOAL_SYNC_NONE);
-    free(text);
+        status = convert(context, log_path, log, shoal_replacement_file(to), events);
+    fclose(log);
+    if (status == SHOAL_OK)
+        status = shoal_replacement_commit(to, SHOAL_SYNC_NONE);
+    shoal_replacement_destroy(to);
     return status;
 }

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/memory.h"
+#include "models/files/files.h"
 #include "train/evaluate.h"
 #include "train/tasks/text.h"
 
@@ -151,7 +152,7 @@ void shoal_finetuned_destroy(shoal_finetuned *model) {
     json_decref(model->paths);
     sh_text_set_free(&model->windows);
     sh_text_batch_free(&model->batch);
-    free(model->answer);
+    sh_free(model->answer);
     sh_release(model->context, model);
 }
 
@@ -228,8 +229,8 @@ shoal_status shoal_finetuned_answer(shoal_finetuned *model, const char *question
         sh_squad_look(&model->windows, i, out, model->max_answer, &best);
     }
     sh_squad_trim(&asked, &best);
-    free(model->answer);
-    model->answer = sh_squad_text(&asked, &best);
+    sh_free(model->answer);
+    model->answer = sh_squad_text(model->context, &asked, &best);
     if (!model->answer)
         return sh_fail(model->context, SHOAL_NO_MEMORY, "out of memory");
     *answer = (shoal_answer){model->answer, best.score, best.begin, best.end,
@@ -277,33 +278,45 @@ static shoal_status run_row(void *user, shoal_model *view, eval_row *row) {
     return SHOAL_OK;
 }
 
-/* Predictions of the last row; NULL if out of memory. */
-static char *predictions_of(const text_dev *dev) {
-    char *text = NULL;
-    size_t size;
-    FILE *file = open_memstream(&text, &size);
-    json_t *object = dev->glue ? NULL : json_object();
-    if (!file)
-        return NULL;
-    if (dev->glue)
-        fputs("index\tprediction\tlabel\n", file);
-    for (int64_t i = 0; i < dev->set.count; i++)
-        fprintf(file, "%" PRId64 "\t%.9g\t%.9g\n", i, (double)dev->predicted[i],
-                (double)dev->set.labels[i]);
-    for (int64_t i = 0; i < dev->squad.count; i++) {
-        char *found = sh_squad_text(&dev->squad.questions[i], &dev->answers[i]);
-        json_object_set_new(object, dev->squad.questions[i].id, sh_json_text(found));
-        free(found);
+/* The rows of a dev part of GLUE as text: how many bytes they are, and the bytes, unless
+   text is NULL. */
+static size_t print_rows(const text_dev *dev, char *text, size_t size) {
+    static const char heading[] = "index\tprediction\tlabel\n";
+    size_t at = 0;
+    for (int64_t i = -1; i < dev->set.count; i++) {
+        char *to = text ? text + at : NULL;
+        const size_t left = text ? size - at : 0;
+        const int length = i < 0 ? snprintf(to, left, "%s", heading)
+                                 : snprintf(to, left, "%" PRId64 "\t%.9g\t%.9g\n", i,
+                                            (double)dev->predicted[i],
+                                            (double)dev->set.labels[i]);
+        at += (size_t)length;
     }
-    bool good = !object || json_dumpf(object, file, JSON_INDENT(1)) == 0;
-    if (object)
-        fputc('\n', file);
-    json_decref(object);
-    good = !ferror(file) && good;
-    if (fclose(file) == 0 && good)
+    return at;
+}
+
+/* What the last row predicted; NULL: out of memory. */
+static char *predictions_of(shoal_context *context, const text_dev *dev) {
+    if (dev->glue) {
+        const size_t size = print_rows(dev, NULL, 0) + 1;
+        char *text = sh_allocate(context, size);
+        if (text)
+            print_rows(dev, text, size);
         return text;
-    free(text);
-    return NULL;
+    }
+    json_t *object = json_object();
+    bool good = object != NULL;
+    for (int64_t i = 0; i < dev->squad.count && good; i++) {
+        char *found = sh_squad_text(context, &dev->squad.questions[i], &dev->answers[i]);
+        good = found && json_object_set_new(object, dev->squad.questions[i].id,
+                                            sh_json_text(context, found)) == 0;
+        sh_free(found);
+    }
+    char *dumped = good ? sh_json_dump(context, object, JSON_INDENT(1)) : NULL;
+    char *text = dumped ? sh_print_text(context, "%s\n", dumped) : NULL;
+    sh_free(dumped);
+    json_decref(object);
+    return text;
 }
 
 static json_t *make_json(const text_evaluation *t) {
@@ -361,7 +374,7 @@ static shoal_status run_text(text_evaluation *t, const char *path) {
         TRY(sh_eval_row(e, m->model, batch, rows, &e->rows[i], NULL, NULL));
     for (int i = 0; i < e->count; i++) {
         TRY(sh_eval_row(e, m->model, batch, rows, &e->rows[i], run_row, t));
-        if (i == 0 && !(e->predictions = predictions_of(&t->dev)))
+        if (i == 0 && !(e->predictions = predictions_of(e->context, &t->dev)))
             return sh_fail(e->context, SHOAL_NO_MEMORY, "out of memory");
     }
     return sh_eval_keep_json(e, make_json(t));

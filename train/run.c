@@ -105,6 +105,7 @@ typedef struct {
     bool later;         /* lines to be removed have begun */
     int64_t number;     /* of the current line, from 1 */
     char wrong[96];     /* what is wrong with it, or "" */
+    bool lost;          /* there was no memory to read it */
 } kept_lines;
 
 static bool is_later(const kept_lines *kept, int64_t step, bool of_validation) {
@@ -156,18 +157,19 @@ static void take_log_line(kept_lines *kept, const char *text, size_t size) {
     json_decref(line);
 }
 
-static kept_lines read_kept(FILE *file, const shoal_trainer *at) {
+static kept_lines read_kept(shoal_context *context, FILE *file, const shoal_trainer *at) {
     char *line = NULL;
     size_t capacity = 0;
     kept_lines kept = {.at = at};
-    ssize_t size;
+    int64_t size = 0;
     rewind(file);
-    while (!kept.wrong[0] && (size = getline(&line, &capacity, file)) > 0) {
+    while (!kept.wrong[0] && (size = sh_read_line(context, file, &line, &capacity)) > 0) {
         kept.number++;
         take_log_line(&kept, line, (size_t)size);
         kept.bytes += kept.later ? 0 : size;
     }
-    free(line);
+    sh_free(line);
+    kept.lost = size < 0;
     /* An empty log is not damaged: the user has created a new one. */
     const bool short_of = kept.step < at->state.step ||
                           (kept.must_validate && !shoal_trainer_must_validate(at));
@@ -180,19 +182,21 @@ static kept_lines read_kept(FILE *file, const shoal_trainer *at) {
 
 /* Whether a log has more than its first line, or part of that. A checkpoint is saved
    before the first step, so every such log has one. */
-static bool has_steps(FILE *file) {
+static shoal_status has_steps(shoal_context *context, FILE *file, bool *steps) {
     static const char beginning[] = "{\"shoal\"";
     char *line = NULL;
     size_t capacity = 0;
     rewind(file);
-    const ssize_t size = getline(&line, &capacity, file);
+    int64_t size = sh_read_line(context, file, &line, &capacity);
     const size_t compared = size > 0 ? (size_t)size : 0;
     const bool own =
         strncmp(line ? line : "", beginning,
                 compared < strlen(beginning) ? compared : strlen(beginning)) == 0;
-    const bool more = compared > 0 && (!own || getline(&line, &capacity, file) > 0);
-    free(line);
-    return more;
+    if (own && compared > 0)
+        size = sh_read_line(context, file, &line, &capacity);
+    *steps = size > 0;
+    sh_free(line);
+    return size < 0 ? SHOAL_NO_MEMORY : SHOAL_OK;
 }
 
 static shoal_status log_fail(const train_log *log, shoal_context *context) {
@@ -210,15 +214,20 @@ static void log_close(train_log *log) {
    is the number of bytes to keep. */
 static shoal_status check_log(const train_log *log, const char *checkpoint,
                               const shoal_trainer *at, off_t *kept) {
+    bool steps = false;
     *kept = 0;
-    if (!exists(checkpoint) && has_steps(log->file))
+    if (!exists(checkpoint))
+        TRY(has_steps(at->context, log->file, &steps));
+    if (steps)
         return sh_fail(at->context, SHOAL_BAD_FILE,
                        "%s exists, but its checkpoint %s is missing; restore the "
                        "checkpoint, or move the log away to start again",
                        log->path, checkpoint);
     if (at->state.step == 0)
         return SHOAL_OK;
-    const kept_lines found = read_kept(log->file, at);
+    const kept_lines found = read_kept(at->context, log->file, at);
+    if (found.lost)
+        return SHOAL_NO_MEMORY;
     *kept = found.bytes;
     if (!found.wrong[0])
         return SHOAL_OK;

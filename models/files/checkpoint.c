@@ -99,9 +99,9 @@ static const char *const position_kinds[] = {"sinusoidal", "learned", "none", NU
 static const char *const poolings[] = {"none", "mean", "first", NULL};
 static const char *const forms[] = {"plain", "bert", "roberta", NULL};
 
-/* A JSON object of the fields, allocated by malloc; NULL if out of memory. The
+/* A JSON object of the fields in the context's memory; NULL if out of memory. The
    attention has all options, so that the file keeps its meaning if defaults change. */
-static char *print_config(const shoal_model_config *config) {
+static char *print_config(shoal_context *context, const shoal_model_config *config) {
     char attention[SPELLING];
     shoal_attention_print_all(&config->attention, attention, sizeof attention);
     json_t *object = json_pack(
@@ -124,7 +124,7 @@ static char *print_config(const shoal_model_config *config) {
         json_object_set_new(object, "convolutions", json_integer(config->convolutions));
     if (config->epsilon > 0)
         json_object_set_new(object, "epsilon", json_real((double)config->epsilon));
-    char *text = json_dumps(object, JSON_COMPACT);
+    char *text = sh_json_dump(context, object, JSON_COMPACT);
     json_decref(object);
     return text;
 }
@@ -302,7 +302,7 @@ static void list_tensors(contents *file) {
 
 static shoal_status save(const char *path, contents *file) {
     shoal_context *context = file->model->context;
-    char *config = print_config(&file->model->config);
+    char *config = print_config(context, &file->model->config);
     void *block = sh_allocate_parts(context, place, file, NULL);
     shoal_status status = sh_fail(context, SHOAL_NO_MEMORY, "%s: out of memory", path);
     if (config && block) {
@@ -327,7 +327,7 @@ static shoal_status save(const char *path, contents *file) {
                                       file->notes, file->note_count, true);
     }
     sh_release(context, block);
-    free(config);
+    sh_free(config);
     return status;
 }
 

@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/memory.h"
+
 /* Some systems reject a single transfer of 2 GiB or more. */
 static const size_t largest_transfer = (size_t)1 << 30;
 
@@ -183,6 +185,31 @@ void sh_pages_release(void *pages, size_t size) {
         munmap(pages, size ? size : 1);
 }
 
+char *sh_json_dump(shoal_context *context, const json_t *value, size_t flags) {
+    const size_t size = value ? json_dumpb(value, NULL, 0, flags) : 0;
+    char *text = size > 0 ? sh_allocate(context, size + 1) : NULL;
+    if (text)
+        text[json_dumpb(value, text, size, flags)] = 0;
+    return text;
+}
+
+int64_t sh_read_line(shoal_context *context, FILE *file, char **line, size_t *room) {
+    size_t length = 0;
+    for (int c = 0; c != '\n' && (c = getc(file)) != EOF;) {
+        if (length + 2 > *room) {
+            const size_t more = 2 * *room + 256;
+            char *grown = sh_resize(context, *line, more);
+            if (!grown)
+                return -1;
+            *line = grown;
+            *room = more;
+        }
+        (*line)[length++] = (char)c;
+        (*line)[length] = 0;
+    }
+    return (int64_t)length;
+}
+
 /* ---- Atomic replacement of files -------------------------------------------------- */
 
 enum { TEMPORARY_ATTEMPTS = 1000 };
@@ -197,9 +224,9 @@ struct shoal_replacement {
 
 int shoal_file_target(const char *path, char *target, size_t size) {
     enum { MOST_LINKS = 40 };
-    char link[PATH_MAX], *found = realpath(path, NULL);
+    char link[PATH_MAX], whole[PATH_MAX];
+    const char *found = realpath(path, whole);
     const int length = snprintf(target, size, "%s", found ? found : path);
-    free(found);
     if (length < 0 || (size_t)length >= size) {
         errno = ENAMETOOLONG;
         return 0;
@@ -301,11 +328,11 @@ shoal_status shoal_replacement_create(shoal_context *context, const char *path,
     if (!path || !replacement)
         return sh_fail(context, SHOAL_INVALID, "path or replacement is NULL");
     *replacement = NULL;
-    shoal_replacement *to = calloc(1, sizeof *to);
-    char *copy = strdup(path);
+    shoal_replacement *to = sh_allocate_zeros(context, 1, sizeof *to);
+    char *copy = sh_copy_text(context, path);
     if (!to || !copy) {
-        free(to);
-        free(copy);
+        sh_free(to);
+        sh_free(copy);
         return sh_fail(context, SHOAL_NO_MEMORY, "%s: out of memory to write it", path);
     }
     *to = (shoal_replacement){.context = context, .path = copy};
@@ -355,8 +382,8 @@ void shoal_replacement_destroy(shoal_replacement *to) {
         fclose(to->file);
     if (to->temporary[0])
         unlink(to->temporary);
-    free(to->path);
-    free(to);
+    sh_free(to->path);
+    sh_free(to);
 }
 
 void sh_remove_leftovers(const char *path) {

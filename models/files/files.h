@@ -5,6 +5,7 @@
 
 #include <jansson.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "base/context.h"
 #include "base/export.h"
@@ -56,6 +57,14 @@ SHOAL_PRIVATE shoal_status sh_json_object_parse(shoal_context *context, const ch
                                                 json_t **root);
 SHOAL_PRIVATE shoal_status sh_json_object_read(shoal_context *context, const char *path,
                                                size_t largest, json_t **root);
+/* JSON as text in the context's memory; NULL: none left. */
+SHOAL_PRIVATE char *sh_json_dump(shoal_context *context, const json_t *value,
+                                 size_t flags);
+/* The next line of a file, with its newline, as getline does it, in the context's memory:
+   *line of *room bytes grows. Its length, 0 at the end of the file or where it cannot be
+   read, or -1: out of memory. */
+SHOAL_PRIVATE int64_t sh_read_line(shoal_context *context, FILE *file, char **line,
+                                   size_t *room);
 /* The same for a JSON array. */
 shoal_status sh_json_array_read(shoal_context *context, const char *path, size_t largest,
                                 json_t **root);

@@ -466,7 +466,7 @@ static shoal_status write_file(const writing *out, const json_t *root, bool dura
     if (size > SAFETENSORS_LARGEST_HEADER)
         return sh_fail(out->context, SHOAL_INVALID,
                        "%s: its header would exceed the limit of the format", out->path);
-    char *header = text > 0 ? malloc(size) : NULL;
+    char *header = text > 0 ? sh_allocate(out->context, size) : NULL;
     if (!header)
         return sh_fail(out->context, SHOAL_NO_MEMORY, "%s: out of memory for its header",
                        out->path);
@@ -479,7 +479,7 @@ static shoal_status write_file(const writing *out, const json_t *root, bool dura
     const shoal_status status =
         sh_file_replace(out->context, out->path, out->parts, (int)(out->count + 2),
                         durable ? SHOAL_SYNC_NAME : SHOAL_SYNC_NONE);
-    free(header);
+    sh_free(header);
     return status;
 }
 

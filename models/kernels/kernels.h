@@ -79,7 +79,7 @@ SHOAL_PRIVATE const model_kernels *sh_model_kernels(const shoal_context *context
 SHOAL_PRIVATE bool sh_multiplies_bf16(const shoal_context *context);
 /* Whether its int8_product_dot may be called: the processor has dot products of bytes. A
    context for a lesser instruction set than the machine's does without. */
-SHOAL_PRIVATE bool sh_dots_int8(const shoal_context *context);
+bool sh_dots_int8(const shoal_context *context);
 /* Whether the processor has the dot products of the table at a place. */
 bool sh_dots_int8_at(int index);
 /* The table at a place of SHOAL_ISAS; NULL past the end. */

@@ -20,7 +20,7 @@ enum { INT8_INPUTS_LEAST = 32, INT8_INPUTS_MOST = 65536 };
 enum { INT8_FEW_ROWS = 2 * PACKED_ROWS };
 
 /* Bytes of a block of PACKED_OUTPUTS outputs, and of a matrix. */
-SHOAL_PRIVATE int64_t sh_int8_block(int64_t inputs);
+int64_t sh_int8_block(int64_t inputs);
 SHOAL_PRIVATE int64_t sh_int8_bytes(int64_t inputs, int64_t outputs);
 
 /* A matrix that is to be converted, row by row: row(shared, output) is [inputs], valid
@@ -44,8 +44,8 @@ SHOAL_PRIVATE int8_verdict sh_int8_judge(const int8_source *from);
 SHOAL_PRIVATE bool sh_int8_convert(const int8_source *from, double *squares,
                                    float *factors, void *blocks);
 /* Row `output` as floats [inputs]. */
-SHOAL_PRIVATE void sh_int8_get(int64_t inputs, const void *blocks, int64_t output,
-                               const float *factors, float *row);
+void sh_int8_get(int64_t inputs, const void *blocks, int64_t output, const float *factors,
+                 float *row);
 
 /* Bytes from one quantised row to the next. */
 static inline int64_t int8_stride(int64_t inputs) {
@@ -55,12 +55,11 @@ static inline int64_t int8_stride(int64_t inputs) {
 }
 
 /* The product of some rows with a block: the quickest that the context has. */
-SHOAL_PRIVATE int8_product_kernel *sh_int8_product(const shoal_context *context);
+int8_product_kernel *sh_int8_product(const shoal_context *context);
 
 /* Floats of scratch for layers with up to so many inputs, and for feed-forwards with so
    many hidden numbers, 0 where there are none. */
-SHOAL_PRIVATE int64_t sh_int8_scratch(const shoal_context *context, int64_t inputs,
-                                      int64_t hidden);
+int64_t sh_int8_scratch(const shoal_context *context, int64_t inputs, int64_t hidden);
 
 /* What sh_linear_forward_then does for a weight of bytes. */
 void sh_int8_forward(const shoal_context *context, const linear *layer, int64_t rows,

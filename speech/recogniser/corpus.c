@@ -18,7 +18,8 @@ static shoal_status no_memory(shoal_context *context) {
     return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the data folder");
 }
 
-void sh_corpus_refuse(corpus_utterance *utterance, const char *format, ...) {
+void sh_corpus_refuse(shoal_corpus *corpus, corpus_utterance *utterance,
+                      const char *format, ...) {
     char text[CORPUS_REASON];
     va_list arguments;
     if (utterance->reason)
@@ -26,7 +27,9 @@ void sh_corpus_refuse(corpus_utterance *utterance, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    utterance->reason = strdup(text);
+    utterance->reason = sh_copy_text(corpus->context, text);
+    if (!utterance->reason)
+        atomic_store(&corpus->lost, true);
 }
 
 /* ---- Lists: lines of an id and a value -------------------------------------------- */
@@ -95,7 +98,7 @@ static shoal_status read_text(shoal_context *context, const char *path, char **t
         at = next ? next + 1 : end;
     }
     if (status == SHOAL_OK) {
-        *text = malloc(map.size + 1);
+        *text = sh_allocate(context, map.size + 1);
         if (!*text)
             status = no_memory(context);
     }
@@ -145,8 +148,8 @@ static shoal_status read_lists(shoal_corpus *corpus, const char *folder,
         if (strncmp(text, "\xef\xbb\xbf", 3) == 0) /* byte order mark */
             text += 3;
         const size_t most = (size_t)cut_rows(text, NULL);
-        list_row *sorted = calloc(most + 1, sizeof *sorted);
-        file->rows = calloc(most + 1, sizeof *file->rows);
+        list_row *sorted = sh_allocate_zeros(context, most + 1, sizeof *sorted);
+        file->rows = sh_allocate_zeros(context, most + 1, sizeof *file->rows);
         lists->sorted[i] = sorted;
         if (!file->rows || !sorted)
             return no_memory(context);
@@ -166,7 +169,8 @@ static shoal_status read_lists(shoal_corpus *corpus, const char *folder,
 
 static shoal_status take_recordings(shoal_corpus *corpus, const char *folder,
                                     const list_file *list) {
-    corpus->recordings = calloc((size_t)list->count + 1, sizeof *corpus->recordings);
+    corpus->recordings = sh_allocate_zeros(corpus->context, (size_t)list->count + 1,
+                                           sizeof *corpus->recordings);
     if (!corpus->recordings)
         return no_memory(corpus->context);
     for (int64_t i = 0; i < list->count; i++) {
@@ -181,11 +185,11 @@ static shoal_status take_recordings(shoal_corpus *corpus, const char *folder,
                                     "recordings to files first"
                                   : "has no path");
         made->id = row->id;
-        if (asprintf(&made->path, row->rest[0] == '/' ? "%s%s" : "%s/%s",
-                     row->rest[0] == '/' ? "" : folder, row->rest) < 0) {
-            made->path = NULL;
+        made->path = sh_print_text(corpus->context,
+                                   row->rest[0] == '/' ? "%s%s" : "%s/%s",
+                                   row->rest[0] == '/' ? "" : folder, row->rest);
+        if (!made->path)
             return no_memory(corpus->context);
-        }
     }
     return SHOAL_OK;
 }
@@ -193,7 +197,8 @@ static shoal_status take_recordings(shoal_corpus *corpus, const char *folder,
 static shoal_status take_utterances(shoal_corpus *corpus, const corpus_lists *lists) {
     const bool parts = lists->files[SEGMENTS].count > 0;
     const list_file *list = &lists->files[parts ? SEGMENTS : WAV_SCP];
-    corpus->utterances = calloc((size_t)list->count + 1, sizeof *corpus->utterances);
+    corpus->utterances = sh_allocate_zeros(corpus->context, (size_t)list->count + 1,
+                                           sizeof *corpus->utterances);
     if (!corpus->utterances)
         return no_memory(corpus->context);
     for (int64_t i = 0; i < list->count; i++) {
@@ -202,7 +207,7 @@ static shoal_status take_utterances(shoal_corpus *corpus, const corpus_lists *li
         const list_row *speaker = find(lists, SPEAKERS, made->id);
         made->speaker = speaker ? speaker->rest : made->id;
         if (!speaker && lists->files[SPEAKERS].count > 0)
-            sh_corpus_refuse(made, "has no speaker in utt2spk");
+            sh_corpus_refuse(corpus, made, "has no speaker in utt2spk");
         if (!parts)
             continue;
         /* "RECORDING BEGIN END" */
@@ -222,7 +227,7 @@ static shoal_status take_utterances(shoal_corpus *corpus, const corpus_lists *li
         const list_row *found = find(lists, WAV_SCP, recording);
         made->recording = found ? found->index : -1;
         if (!found)
-            sh_corpus_refuse(made, "its recording %s is not in wav.scp",
+            sh_corpus_refuse(corpus, made, "its recording %s is not in wav.scp",
                              sh_shown(recording).text);
     }
     return SHOAL_OK;
@@ -261,26 +266,29 @@ static const char *next_unit(const char *at, int32_t units, char text[64],
 }
 
 /* Rejects transcripts whose units no model could store or distinguish. */
-static void check_transcript(corpus_utterance *one, const list_row *row,
-                             int32_t characters) {
+static void check_transcript(shoal_corpus *corpus, corpus_utterance *one,
+                             const list_row *row, int32_t characters) {
     const char *at = row ? row->rest : "";
     char unit[64];
     bool too_long = false;
     if (!sh_utf8_valid(at, strlen(at)))
         sh_corpus_refuse(
-            one, "its transcript is not UTF-8; iconv -f latin1 -t utf-8 may convert it");
+            corpus, one,
+            "its transcript is not UTF-8; iconv -f latin1 -t utf-8 may convert it");
     if (sh_utf8_has_controls(at, strlen(at)))
-        sh_corpus_refuse(one, "its transcript has control characters: %s",
+        sh_corpus_refuse(corpus, one, "its transcript has control characters: %s",
                          sh_shown(at).text);
     if (characters && strchr(at, '_'))
         sh_corpus_refuse(
-            one, "its transcript has \"_\", which stands for the space between words");
+            corpus, one,
+            "its transcript has \"_\", which stands for the space between words");
     while (!too_long && (at = next_unit(at, characters, unit, &too_long)))
         if (too_long)
-            sh_corpus_refuse(one, "a unit is longer than 63 bytes: %s",
+            sh_corpus_refuse(corpus, one, "a unit is longer than 63 bytes: %s",
                              sh_shown(unit).text);
     if (!row || !*row->rest)
-        sh_corpus_refuse(one, row ? "its transcript is empty" : "has no transcript");
+        sh_corpus_refuse(corpus, one,
+                         row ? "its transcript is empty" : "has no transcript");
 }
 
 static int compare_texts(const void *a, const void *b) {
@@ -288,10 +296,13 @@ static int compare_texts(const void *a, const void *b) {
 }
 
 static bool append_unit(shoal_corpus *corpus, const char *text, int64_t *room) {
-    if (!grow(&corpus->units, room, corpus->info.units + 1, sizeof *corpus->units))
+    if (!grow(corpus->context, &corpus->units, room, corpus->info.units + 1,
+              sizeof *corpus->units))
         return false;
-    corpus->units[corpus->info.units] = strdup(text);
-    return corpus->units[corpus->info.units++] != NULL;
+    char *copy = sh_copy_text(corpus->context, text);
+    if (copy)
+        corpus->units[corpus->info.units++] = copy;
+    return copy != NULL;
 }
 
 /* Sorts the units and removes duplicates. */
@@ -302,7 +313,7 @@ static void sort_units(shoal_corpus *corpus) {
         qsort(units, (size_t)corpus->info.units, sizeof *units, compare_texts);
     for (int64_t i = 0; i < corpus->info.units; i++)
         if (kept > 0 && strcmp(units[kept - 1], units[i]) == 0)
-            free(units[i]);
+            sh_free(units[i]);
         else
             units[kept++] = units[i];
     corpus->info.units = kept;
@@ -317,7 +328,7 @@ static const char *transcript_of(const corpus_lists *lists, const corpus_utteran
 /* Learns subwords from the transcripts. */
 static bool learn_units(shoal_corpus *corpus, const corpus_lists *lists, int64_t *room) {
     const int64_t most = corpus->options.pieces ? corpus->options.pieces : 500;
-    subwords learned = {0};
+    subwords learned = {.context = corpus->context};
     char text[64];
     bool good = true;
     for (int64_t i = 0; good && i < corpus->utterance_count; i++) {
@@ -384,13 +395,13 @@ static shoal_status take_labels(shoal_corpus *corpus, const corpus_lists *lists)
             if (found)
                 numbers[0] = (int32_t)(found - corpus->units);
             if (count == 0)
-                sh_corpus_refuse(one,
+                sh_corpus_refuse(corpus, one,
                                  pieces ? "%s has letters that are not in the model"
                                         : "%s is not a unit of the model",
                                  sh_shown(text).text);
             count = count ? count : 1;
-            if (!grow(&corpus->labels, &room, corpus->label_count + count,
-                      sizeof *corpus->labels))
+            if (!grow(corpus->context, &corpus->labels, &room,
+                      corpus->label_count + count, sizeof *corpus->labels))
                 return no_memory(corpus->context);
             for (int k = 0; k < count; k++)
                 corpus->labels[corpus->label_count++] = numbers[k] + 1;
@@ -495,11 +506,14 @@ static shoal_status find_statistics(shoal_corpus *corpus) {
                            : kind == SHOAL_NORMALISE_UTTERANCE ? corpus->info.utterances
                                                                : 1;
     const size_t stride = 2 * (size_t)bands + 1;
-    double *sums = calloc((size_t)groups * stride, sizeof *sums);
-    corpus->means = calloc((size_t)(groups * bands), sizeof(float));
-    corpus->scales = calloc((size_t)(groups * bands), sizeof(float));
+    double *sums =
+        sh_allocate_zeros(corpus->context, (size_t)groups * stride, sizeof *sums);
+    corpus->means =
+        sh_allocate_zeros(corpus->context, (size_t)(groups * bands), sizeof(float));
+    corpus->scales =
+        sh_allocate_zeros(corpus->context, (size_t)(groups * bands), sizeof(float));
     if (!sums || !corpus->means || !corpus->scales) {
-        free(sums);
+        sh_free(sums);
         return no_memory(corpus->context);
     }
     const bool wanted = kind != SHOAL_NORMALISE_NONE;
@@ -523,7 +537,7 @@ static shoal_status find_statistics(shoal_corpus *corpus) {
         }
     for (int32_t band = 0; !wanted && band < bands; band++)
         corpus->scales[band] = 1;
-    free(sums);
+    sh_free(sums);
     return SHOAL_OK;
 }
 
@@ -580,7 +594,7 @@ shoal_status shoal_corpus_keep_common(shoal_corpus *corpus, const shoal_corpus *
                        "corpus or other is NULL");
     shoal_corpus_info *info = &corpus->info;
     const int64_t count = other->info.utterances;
-    const char **ids = calloc((size_t)count + 1, sizeof *ids);
+    const char **ids = sh_allocate_zeros(corpus->context, (size_t)count + 1, sizeof *ids);
     if (!ids)
         return no_memory(corpus->context);
     for (int64_t i = 0; i < count; i++)
@@ -600,7 +614,7 @@ shoal_status shoal_corpus_keep_common(shoal_corpus *corpus, const shoal_corpus *
             options->bad(options->user, one.id, reason);
     }
     const bool same = kept == info->utterances;
-    free(ids);
+    sh_free(ids);
     info->bad += info->utterances - kept;
     corpus->utterance_count = info->utterances = kept;
     if (kept == 0)
@@ -616,13 +630,15 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
     TRY(take_recordings(corpus, folder, &lists->files[WAV_SCP]));
     TRY(take_utterances(corpus, lists));
     for (int64_t i = 0; i < corpus->utterance_count; i++)
-        check_transcript(&corpus->utterances[i],
+        check_transcript(corpus, &corpus->utterances[i],
                          find(lists, LABELS, corpus->utterances[i].id),
                          (int32_t)corpus->options.unit_type);
     TRY(make_units(corpus, lists));
     TRY(take_labels(corpus, lists));
     /* Lists the utterances of each recording. */
-    corpus->order = calloc((size_t)corpus->utterance_count + 1, sizeof *corpus->order);
+    corpus->order = sh_allocate_zeros(corpus->context,
+                                      (size_t)corpus->utterance_count + 1,
+                                      sizeof *corpus->order);
     if (!corpus->order)
         return no_memory(corpus->context);
     for (int64_t i = 0; i < corpus->utterance_count; i++)
@@ -640,6 +656,8 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
         TRY(sh_corpus_find_rate(corpus));
         TRY(sh_corpus_features(corpus));
     }
+    if (atomic_load(&corpus->lost)) /* a reason */
+        return no_memory(corpus->context);
     /* Bad utterances are passed to the callback, and the first goes into the
        message. */
     char first[CORPUS_REASON] = "";
@@ -655,7 +673,7 @@ static shoal_status fill(shoal_corpus *corpus, const char *folder, corpus_lists 
         if (bad++ == 0)
             snprintf(first, sizeof first, "%s: %.300s", sh_shown(one.id).text,
                      one.reason);
-        free(one.reason);
+        sh_free(one.reason);
     }
     const int64_t all = corpus->utterance_count;
     corpus->utterance_count = corpus->info.utterances = kept;
@@ -690,7 +708,7 @@ shoal_status shoal_corpus_open(shoal_context *context, const char *folder,
         return sh_fail(context, SHOAL_INVALID,
                        "cache or units is NULL, invalid value for unit_type or "
                        "normalise, or speed is not from 0.5 to 2");
-    shoal_corpus *made = calloc(1, sizeof *made);
+    shoal_corpus *made = sh_allocate_zeros(context, 1, sizeof *made);
     if (!made)
         return no_memory(context);
     *made = (shoal_corpus){.context = context,
@@ -710,13 +728,13 @@ void shoal_corpus_destroy(shoal_corpus *corpus) {
     if (!corpus)
         return;
     for (int i = 0; i < LISTS; i++)
-        free(corpus->texts[i]);
+        sh_free(corpus->texts[i]);
     for (int64_t i = 0; i < corpus->recording_count; i++)
-        free(corpus->recordings[i].path);
+        sh_free(corpus->recordings[i].path);
     for (int64_t i = 0; i < corpus->utterance_count; i++)
-        free(corpus->utterances[i].reason);
+        sh_free(corpus->utterances[i].reason);
     for (int64_t i = 0; i < corpus->info.units; i++)
-        free(corpus->units[i]);
+        sh_free(corpus->units[i]);
     sh_file_map_close(&corpus->map);
     FREE_ALL(corpus->recordings, corpus->utterances, corpus->order, corpus->units,
              corpus->labels, corpus->means, corpus->scales, corpus);

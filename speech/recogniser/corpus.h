@@ -3,6 +3,9 @@
 #ifndef SHOAL_SPEECH_RECOGNISER_CORPUS_H
 #define SHOAL_SPEECH_RECOGNISER_CORPUS_H
 
+#include <stdatomic.h>
+#include <stdbool.h>
+
 #include "models/files/files.h"
 #include "speech/audio/fbank.h"
 
@@ -27,8 +30,9 @@ struct shoal_corpus {
     shoal_context *context;
     shoal_corpus_options options;
     shoal_corpus_info info;
-    bool rate_found; /* info.rate is that of most recordings, and all must have it */
-    char *texts[4];  /* storage of the lists' strings */
+    atomic_bool lost; /* a reason was lost: out of memory */
+    bool rate_found;  /* info.rate is that of most recordings, and all must have it */
+    char *texts[4];   /* storage of the lists' strings */
     corpus_recording *recordings;
     int64_t recording_count;
     corpus_utterance *utterances; /* info.utterances of them at the end */
@@ -43,8 +47,8 @@ struct shoal_corpus {
 };
 
 /* Records why an utterance cannot be used; the first reason is kept. */
-void sh_corpus_refuse(corpus_utterance *utterance, const char *format, ...)
-    __attribute__((format(printf, 2, 3)));
+void sh_corpus_refuse(shoal_corpus *corpus, corpus_utterance *utterance,
+                      const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Sample rate of the features: that of the options, or 8000 if most recordings have
    less than 16000. */
@@ -67,6 +71,7 @@ typedef struct {
 } counted_word;
 
 typedef struct {
+    shoal_context *context;
     counted_word *words;
     int64_t count, room, joined; /* joined: number of distinct words at the front */
     char **units;                /* [unit_count], in the order of learning */

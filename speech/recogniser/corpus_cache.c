@@ -102,7 +102,7 @@ static shoal_status read_open(shoal_context *context, audio_file *file, const ch
     int64_t got = 0;
     do {
         TRY(sh_audio_window(context, file, s->count, AUDIO_WINDOW, &part, &got));
-        if (!grow(&s->samples, &s->room, s->count + got, sizeof *part))
+        if (!grow(context, &s->samples, &s->room, s->count + got, sizeof *part))
             return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
         if (got > 0)
             memcpy(s->samples + s->count, part, sizeof *part * (size_t)got);
@@ -152,36 +152,36 @@ shoal_status sh_corpus_find_rate(shoal_corpus *corpus) {
 static shoal_status play_faster(shoal_context *context, double speed, sound *s) {
     const size_t room = (size_t)((double)s->count / speed) + 16;
     const soxr_quality_spec_t quality = soxr_quality_spec(SOXR_HQ, 0);
-    float *made = malloc(sizeof *made * room);
+    float *made = sh_allocate(context, sizeof *made * room);
     size_t count = 0;
     const soxr_error_t error = made ? soxr_oneshot(speed, 1, 1, s->samples,
                                                    (size_t)s->count, NULL, made, room,
                                                    &count, NULL, &quality, NULL)
                                     : "out of memory";
     if (error) {
-        free(made);
+        sh_free(made);
         return sh_fail(context, SHOAL_NO_MEMORY, "cannot resample: %s",
                        sh_shown(error).text);
     }
-    free(s->samples);
+    sh_free(s->samples);
     *s = (sound){made, (int64_t)count, (int64_t)room};
     return SHOAL_OK;
 }
 
 /* Sample range of an utterance; 0 if there are too few samples for a frame. */
-static int64_t cut(const shoal_corpus *corpus, corpus_utterance *one, const sound *s,
+static int64_t cut(shoal_corpus *corpus, corpus_utterance *one, const sound *s,
                    int64_t *begin) {
     const double rate = corpus->info.rate /
                         (corpus->options.speed > 0 ? corpus->options.speed : 1);
     const double first = one->begin * rate;
     const double last = one->end < 0 ? (double)s->count : one->end * rate;
     if (last > (double)s->count + rate / 10) {
-        sh_corpus_refuse(one, "ends at %.2f s, but its recording has %.2f s", one->end,
-                         (double)s->count / rate);
+        sh_corpus_refuse(corpus, one, "ends at %.2f s, but its recording has %.2f s",
+                         one->end, (double)s->count / rate);
         return 0;
     }
     if (first > (double)s->count) {
-        sh_corpus_refuse(one, "begins at %.2f s, but its recording has %.2f s",
+        sh_corpus_refuse(corpus, one, "begins at %.2f s, but its recording has %.2f s",
                          one->begin, (double)s->count / rate);
         return 0;
     }
@@ -190,7 +190,7 @@ static int64_t cut(const shoal_corpus *corpus, corpus_utterance *one, const soun
     const int64_t count = end - *begin;
     if (shoal_fbank_frames(&corpus->options.fbank, count) > 0)
         return count;
-    sh_corpus_refuse(one, "is too short: %lld samples", (long long)count);
+    sh_corpus_refuse(corpus, one, "is too short: %lld samples", (long long)count);
     return 0;
 }
 
@@ -210,7 +210,7 @@ static void recording_task(void *shared, int64_t task, int thread) {
     if (status == SHOAL_OK) {
         /* Features of all utterances of the recording; frames are counted from its
            first. */
-        const shoal_corpus *corpus = r->corpus;
+        shoal_corpus *corpus = r->corpus;
         for (int64_t i = 0; i < recording->count; i++) {
             corpus_utterance *one =
                 &corpus->utterances[corpus->order[recording->first + i]];
@@ -219,10 +219,10 @@ static void recording_task(void *shared, int64_t task, int thread) {
             const int64_t frames =
                 count > 0 ? shoal_fbank_frames(&corpus->options.fbank, count) : 0;
             float *more =
-                realloc(r->found[task].features,
-                        sizeof *more * (size_t)((r->found[task].frames + frames) *
-                                                    corpus->info.bands +
-                                                1));
+                sh_resize(r->corpus->context, r->found[task].features,
+                          sizeof *more * (size_t)((r->found[task].frames + frames) *
+                                                      corpus->info.bands +
+                                                  1));
             one->frames = more ? frames : 0;
             one->first_frame = r->found[task].frames;
             if (!more) {
@@ -238,9 +238,10 @@ static void recording_task(void *shared, int64_t task, int thread) {
     }
     r->found[task].lost = r->found[task].lost || status == SHOAL_NO_MEMORY;
     for (int64_t i = 0; i < recording->count && status != SHOAL_OK; i++)
-        sh_corpus_refuse(&r->corpus->utterances[r->corpus->order[recording->first + i]],
+        sh_corpus_refuse(r->corpus,
+                         &r->corpus->utterances[r->corpus->order[recording->first + i]],
                          "%s", shoal_context_message(context));
-    free(s.samples);
+    sh_free(s.samples);
 }
 
 /* ---- All recordings --------------------------------------------------------------- */
@@ -258,11 +259,13 @@ static void end_reading(reading *r, int threads) {
 /* Threads cannot share a context: each has its own, with one thread. */
 static shoal_status begin_reading(shoal_corpus *corpus, reading *r) {
     const int threads = corpus->context->threads;
-    const shoal_options options = {.size = sizeof(shoal_options), .threads = 1};
+    const shoal_options options = sh_child_options(corpus->context);
     *r = (reading){.corpus = corpus,
-                   .contexts = calloc((size_t)threads, sizeof *r->contexts),
-                   .banks = calloc((size_t)threads, sizeof *r->banks),
-                   .found = calloc(CHUNK, sizeof *r->found)};
+                   .contexts = sh_allocate_zeros(corpus->context, (size_t)threads,
+                                                 sizeof *r->contexts),
+                   .banks = sh_allocate_zeros(corpus->context, (size_t)threads,
+                                              sizeof *r->banks),
+                   .found = sh_allocate_zeros(corpus->context, CHUNK, sizeof *r->found)};
     shoal_status status = r->contexts && r->banks && r->found ? SHOAL_OK
                                                               : SHOAL_NO_MEMORY;
     for (int i = 0; i < threads && status == SHOAL_OK; i++) {
@@ -271,7 +274,9 @@ static shoal_status begin_reading(shoal_corpus *corpus, reading *r) {
             status =
                 sh_fbank_create(r->contexts[i], &corpus->options.fbank, &r->banks[i]);
         if (status != SHOAL_OK)
-            sh_fail(corpus->context, status, "%s", shoal_context_message(r->contexts[i]));
+            sh_fail(corpus->context, status, "%s",
+                    r->contexts[i] ? shoal_context_message(r->contexts[i])
+                                   : "out of memory for a recording");
     }
     return status;
 }
@@ -296,7 +301,7 @@ static shoal_status write_chunk(reading *r, int64_t chunk, FILE *file, cache_hea
             mix_words(head->checksum, found->features, floats * sizeof(float));
         head->frames += found->frames;
         lost = lost || found->lost;
-        free(found->features);
+        sh_free(found->features);
         found->features = NULL;
     }
     if (!good)
@@ -396,7 +401,9 @@ static shoal_status make_file(shoal_corpus *corpus, const char *path, uint64_t k
                        .bands = corpus->info.bands,
                        .utterances = corpus->utterance_count};
     memcpy(head.magic, magic, sizeof magic);
-    cache_row *rows = calloc((size_t)corpus->utterance_count + 1, sizeof *rows);
+    cache_row *rows = sh_allocate_zeros(corpus->context,
+                                        (size_t)corpus->utterance_count + 1,
+                                        sizeof *rows);
     if (!rows)
         return sh_fail(corpus->context, SHOAL_NO_MEMORY,
                        "out of memory for the features");
@@ -418,7 +425,7 @@ static shoal_status make_file(shoal_corpus *corpus, const char *path, uint64_t k
     if (status == SHOAL_OK)
         status = shoal_replacement_commit(to, SHOAL_SYNC_DATA);
     shoal_replacement_destroy(to);
-    free(rows);
+    sh_free(rows);
     if (status == SHOAL_OK && stopped)
         return sh_fail(corpus->context, SHOAL_CANCELLED,
                        "cancelled while features were computed");
@@ -444,8 +451,8 @@ static shoal_status take_rows(shoal_corpus *corpus) {
             }
             r.first = one->recording;
             recording_task(&r, 0, 0);
-            free(r.found[0].features);
-            sh_corpus_refuse(one,
+            sh_free(r.found[0].features);
+            sh_corpus_refuse(corpus, one,
                              "could not be read at first; remove the cache to try again");
         }
     }
@@ -528,7 +535,7 @@ shoal_status shoal_fbank_file(shoal_context *context, const shoal_fbank_options 
     if (status == SHOAL_OK)
         sh_fbank_compute(bank, s.samples, s.count, *features);
     sh_fbank_destroy(bank);
-    free(s.samples);
+    sh_free(s.samples);
     return status;
 }
 

@@ -55,14 +55,17 @@ static shoal_status begin(shoal_context *context, const shoal_lfmmi_options *opt
         return sh_fail(context, SHOAL_INVALID,
                        "LF-MMI: invalid value for topology, leak is not 1e-8 to 1, or "
                        "extra, l2 or range is negative or not finite");
-    *made = calloc(1, sizeof **made);
-    lfmmi_scratch *scratch = calloc((size_t)context->threads, sizeof *scratch);
+    *made = sh_allocate_zeros(context, 1, sizeof **made);
+    lfmmi_scratch *scratch =
+        sh_allocate_zeros(context, (size_t)context->threads, sizeof *scratch);
     if (!*made || !scratch) {
-        free(scratch);
-        free(*made);
+        sh_free(scratch);
+        sh_free(*made);
         *made = NULL;
         return no_memory(context);
     }
+    for (int i = 0; i < context->threads; i++)
+        scratch[i].context = context;
     **made = (shoal_lfmmi){.context = context,
                            .options = o,
                            .lexicon = lexicon,
@@ -96,7 +99,7 @@ static shoal_status finish(shoal_lfmmi *made, shoal_status status, shoal_lfmmi *
     if (status == SHOAL_OK) {
         made->outputs =
             sh_topology_outputs((int32_t)made->options.topology, made->lm.phones);
-        if (!sh_den_make(&made->lm, (int32_t)made->options.topology,
+        if (!sh_den_make(made->context, &made->lm, (int32_t)made->options.topology,
                          made->options.whole != 0, &made->den))
             status = no_memory(made->context);
     }
@@ -223,9 +226,10 @@ static double measure(const lfmmi_call *c, int64_t task, lfmmi_scratch *scratch,
     const float *y = c->outputs + first * lfmmi->outputs;
     double num_log = -INFINITY, den_log = NAN;
     num_graph num;
-    bool good = sh_num_make(&lfmmi->lm, &lfmmi->den, (int32_t)lfmmi->options.topology,
-                            lfmmi->lexicon, batch->words + word,
-                            batch->word_offsets[task + 1] - word, &num) &&
+    bool good = sh_num_make(lfmmi->context, &lfmmi->lm, &lfmmi->den,
+                            (int32_t)lfmmi->options.topology, lfmmi->lexicon,
+                            batch->words + word, batch->word_offsets[task + 1] - word,
+                            &num) &&
                 sh_num_pass(kernels, &num, y, steps, lfmmi->outputs, scratch, &num_log,
                             gradient, 1);
     sh_num_free(&num);
@@ -260,7 +264,8 @@ static void loss_task(void *shared, int64_t task, int thread) {
     const size_t bytes = sizeof(float) * (size_t)count;
     float *own = NULL;
     if (c->gradient) {
-        if (!sh_lfmmi_room(&scratch->gradient, &scratch->gradient_room, bytes + 1)) {
+        if (!sh_lfmmi_room(scratch->context, &scratch->gradient, &scratch->gradient_room,
+                           bytes + 1)) {
             c->lost[task] = true;
             return;
         }
@@ -309,8 +314,9 @@ shoal_status shoal_lfmmi_loss(shoal_lfmmi *lfmmi, const shoal_lfmmi_batch *batch
                     .outputs = outputs,
                     .factor = factor,
                     .gradient = gradient,
-                    .objectives = calloc(count + 1, sizeof *c.objectives),
-                    .lost = calloc(count + 1, sizeof *c.lost)};
+                    .objectives = sh_allocate_zeros(lfmmi->context, count + 1,
+                                                    sizeof *c.objectives),
+                    .lost = sh_allocate_zeros(lfmmi->context, count + 1, sizeof *c.lost)};
     *result = (shoal_lfmmi_result){0};
     bool good = c.objectives && c.lost;
     if (good)
@@ -333,8 +339,8 @@ shoal_status shoal_lfmmi_loss(shoal_lfmmi *lfmmi, const shoal_lfmmi_batch *batch
         if (losses)
             losses[b] = loss;
     }
-    free(c.objectives);
-    free(c.lost);
+    sh_free(c.objectives);
+    sh_free(c.lost);
     return good ? SHOAL_OK : no_memory(lfmmi->context);
 }
 

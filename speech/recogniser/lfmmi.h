@@ -37,7 +37,8 @@ typedef struct {
     void *block;
 } den_graph;
 
-bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *den);
+bool sh_den_make(shoal_context *context, const phone_lm *lm, int32_t topology, bool whole,
+                 den_graph *den);
 void sh_den_free(den_graph *den);
 
 /* All pronunciations of one utterance. States are topologically sorted: other is less
@@ -53,13 +54,14 @@ typedef struct {
 } num_graph;
 
 /* If there is no path, it has no states. Returns false if out of memory. */
-bool sh_num_make(const phone_lm *lm, const den_graph *den, int32_t topology,
-                 const shoal_lexicon *lexicon, const int32_t *words, int64_t count,
-                 num_graph *num);
+bool sh_num_make(shoal_context *context, const phone_lm *lm, const den_graph *den,
+                 int32_t topology, const shoal_lexicon *lexicon, const int32_t *words,
+                 int64_t count, num_graph *num);
 void sh_num_free(num_graph *num);
 
 /* Growing buffers of one thread. */
 typedef struct {
+    shoal_context *context;
     float *rows;     /* of either pass */
     size_t row_room; /* bytes */
     float *gradient; /* [steps][outputs] */
@@ -86,6 +88,6 @@ int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
                       int32_t *begins);
 
 /* Makes room for `bytes` at *block; the contents are lost if it grows. */
-bool sh_lfmmi_room(void *block, size_t *room, size_t bytes);
+bool sh_lfmmi_room(shoal_context *context, void *block, size_t *room, size_t bytes);
 
 #endif

@@ -96,10 +96,11 @@ static void find_occupancy(const phone_lm *lm, double *sums) {
     }
 }
 
-bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *den) {
+bool sh_den_make(shoal_context *context, const phone_lm *lm, int32_t topology, bool whole,
+                 den_graph *den) {
     const size_t states = (size_t)lm->states;
-    double *sums = calloc(5 * states + 1, sizeof *sums);
-    graph_arc *arcs = malloc(sizeof *arcs * ((size_t)lm->arcs + 1));
+    double *sums = sh_allocate_zeros(context, 5 * states + 1, sizeof *sums);
+    graph_arc *arcs = sh_allocate(context, sizeof *arcs * ((size_t)lm->arcs + 1));
     *den = (den_graph){.states = lm->states, .arcs = lm->arcs, .last = lm->last};
     if (!sums || !arcs) {
         FREE_ALL(sums, arcs);
@@ -118,7 +119,7 @@ bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *de
             ways[lm->next[a]] += init[s] * lm->weight[a];
     for (int32_t s = 0; s < lm->states; s++)
         sizes.firsts += ways[s] > 0;
-    den->block = sh_allocate_plain(place_den, &sizes);
+    den->block = sh_allocate_zeroed_parts(context, place_den, &sizes);
     for (size_t s = 0; den->block && s < states; s++) {
         den->outputs[s] = outputs_of(topology, lm->phones, lm->last[s]);
         den->init[s] = (float)init[s];
@@ -147,7 +148,7 @@ bool sh_den_make(const phone_lm *lm, int32_t topology, bool whole, den_graph *de
 }
 
 void sh_den_free(den_graph *den) {
-    free(den->block);
+    sh_free(den->block);
     *den = (den_graph){0};
 }
 
@@ -214,14 +215,14 @@ static void write_arcs(arc_writer *w, const shoal_lexicon *lexicon, const int32_
     }
 }
 
-static bool make_acceptor(const shoal_lexicon *lexicon, const int32_t *words,
-                          int64_t count, acceptor *made) {
+static bool make_acceptor(shoal_context *context, const shoal_lexicon *lexicon,
+                          const int32_t *words, int64_t count, acceptor *made) {
     arc_writer w = {0};
     write_arcs(&w, lexicon, words, count);
     *made = (acceptor){.nodes = w.nodes, .arc_count = w.count, .end = w.nodes - 2};
-    w.arcs = calloc((size_t)w.count + 1, sizeof *w.arcs);
-    made->first = calloc((size_t)w.nodes + 2, sizeof *made->first);
-    made->arcs = calloc((size_t)w.count + 1, sizeof *made->arcs);
+    w.arcs = sh_allocate_zeros(context, (size_t)w.count + 1, sizeof *w.arcs);
+    made->first = sh_allocate_zeros(context, (size_t)w.nodes + 2, sizeof *made->first);
+    made->arcs = sh_allocate_zeros(context, (size_t)w.count + 1, sizeof *made->arcs);
     if (w.arcs && made->first && made->arcs) {
         write_arcs(&w, lexicon, words, count);
         for (int32_t i = 0; i < w.count; i++)
@@ -233,7 +234,7 @@ static bool make_acceptor(const shoal_lexicon *lexicon, const int32_t *words,
                 (node_arc){w.arcs[i].phone, w.arcs[i].to};
     }
     const bool good = w.arcs && made->first && made->arcs;
-    free(w.arcs);
+    sh_free(w.arcs);
     return good;
 }
 
@@ -247,6 +248,7 @@ typedef struct {
 } draft_state;
 
 typedef struct {
+    shoal_context *context;
     const phone_lm *lm;
     acceptor nodes;
     int32_t *heads, *tails; /* [nodes]: lists of states; -1 if empty */
@@ -261,7 +263,8 @@ static int32_t state_at(num_draft *d, int32_t node, int32_t state) {
     for (int32_t i = d->heads[node]; i >= 0; i = d->states[i].next)
         if (d->states[i].state == state)
             return i;
-    if (!grow(&d->states, &d->state_room, d->state_count + 1, sizeof *d->states)) {
+    if (!grow(d->context, &d->states, &d->state_room, d->state_count + 1,
+              sizeof *d->states)) {
         d->failed = true;
         return 0;
     }
@@ -278,7 +281,8 @@ static int32_t state_at(num_draft *d, int32_t node, int32_t state) {
 static void add_arc(num_draft *d, int32_t from, int32_t node, int32_t state,
                     double weight) {
     const int32_t to = state_at(d, node, state);
-    if (d->failed || !grow(&d->arcs, &d->arc_room, d->arc_count + 1, sizeof *d->arcs)) {
+    if (d->failed ||
+        !grow(d->context, &d->arcs, &d->arc_room, d->arc_count + 1, sizeof *d->arcs)) {
         d->failed = true;
         return;
     }
@@ -323,7 +327,7 @@ static bool finish(num_draft *d, const den_graph *den, int32_t topology, num_gra
         if (from >= 0 && to >= 0)
             d->arcs[num->arcs++] = (graph_arc){from, to, d->arcs[a].weight};
     }
-    num->block = sh_allocate_plain(place_num, num);
+    num->block = sh_allocate_zeroed_parts(d->context, place_num, num);
     if (!num->block)
         return false;
     for (int32_t i = 0; i < d->state_count; i++) {
@@ -342,15 +346,15 @@ static bool finish(num_draft *d, const den_graph *den, int32_t topology, num_gra
     return true;
 }
 
-bool sh_num_make(const phone_lm *lm, const den_graph *den, int32_t topology,
-                 const shoal_lexicon *lexicon, const int32_t *words, int64_t count,
-                 num_graph *num) {
-    num_draft d = {.lm = lm};
+bool sh_num_make(shoal_context *context, const phone_lm *lm, const den_graph *den,
+                 int32_t topology, const shoal_lexicon *lexicon, const int32_t *words,
+                 int64_t count, num_graph *num) {
+    num_draft d = {.context = context, .lm = lm};
     *num = (num_graph){0};
-    bool good = make_acceptor(lexicon, words, count, &d.nodes);
+    bool good = make_acceptor(context, lexicon, words, count, &d.nodes);
     const size_t nodes = (size_t)d.nodes.nodes;
-    d.heads = malloc(sizeof *d.heads * (nodes + 1));
-    d.tails = malloc(sizeof *d.tails * (nodes + 1));
+    d.heads = sh_allocate(context, sizeof *d.heads * (nodes + 1));
+    d.tails = sh_allocate(context, sizeof *d.tails * (nodes + 1));
     good = good && d.heads && d.tails;
     if (good) {
         memset(d.heads, -1, sizeof *d.heads * nodes);
@@ -380,6 +384,6 @@ bool sh_num_make(const phone_lm *lm, const den_graph *den, int32_t topology,
 }
 
 void sh_num_free(num_graph *num) {
-    free(num->block);
+    sh_free(num->block);
     *num = (num_graph){0};
 }

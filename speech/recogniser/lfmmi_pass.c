@@ -8,13 +8,13 @@
 #include "base/memory.h"
 #include "speech/recogniser/lfmmi.h"
 
-bool sh_lfmmi_room(void *block, size_t *room, size_t bytes) {
+bool sh_lfmmi_room(shoal_context *context, void *block, size_t *room, size_t bytes) {
     void **at = block;
     if (bytes <= *room)
         return true;
-    free(*at);
+    sh_free(*at);
     *room = 0;
-    *at = aligned_alloc(CACHE_LINE, (bytes + CACHE_LINE) / CACHE_LINE * CACHE_LINE);
+    *at = sh_allocate(context, bytes);
     if (*at)
         *room = bytes;
     return *at != NULL;
@@ -178,9 +178,9 @@ bool sh_den_pass(const den_graph *den, float leak, const float *y, int64_t steps
     const size_t states = (size_t)den->states, all = (size_t)steps + 1;
     const size_t doubles = all + (size_t)outputs;
     double last;
-    if (!sh_lfmmi_room(&scratch->rows, &scratch->row_room,
+    if (!sh_lfmmi_room(scratch->context, &scratch->rows, &scratch->row_room,
                        all * states * sizeof(float)) ||
-        !sh_lfmmi_room(&scratch->small, &scratch->small_room,
+        !sh_lfmmi_room(scratch->context, &scratch->small, &scratch->small_room,
                        doubles * sizeof(double) +
                            ((size_t)outputs + 2 * states) * sizeof(float)))
         return false;
@@ -209,9 +209,9 @@ int64_t sh_den_decode(const den_graph *den, const float *y, int64_t steps,
                       int32_t *begins) {
     const size_t states = (size_t)den->states;
     const arc_lists *in = &den->in;
-    if (!sh_lfmmi_room(&scratch->rows, &scratch->row_room,
+    if (!sh_lfmmi_room(scratch->context, &scratch->rows, &scratch->row_room,
                        (size_t)steps * states * sizeof(int32_t)) ||
-        !sh_lfmmi_room(&scratch->small, &scratch->small_room,
+        !sh_lfmmi_room(scratch->context, &scratch->small, &scratch->small_room,
                        (2 * states + (size_t)den->arcs) * sizeof(float)))
         return -1;
     /* [steps][states]: previous state; -1 if it stayed */
@@ -467,8 +467,10 @@ bool sh_num_pass(const model_kernels *kernels, const num_graph *num, const float
     *logarithm = -INFINITY;
     if (states == 0 || num->rest[0] > steps)
         return true;
-    if (!sh_lfmmi_room(&scratch->rows, &scratch->row_room, 2 * cells * sizeof(double)) ||
-        !sh_lfmmi_room(&scratch->small, &scratch->small_room, small * sizeof(double)))
+    if (!sh_lfmmi_room(scratch->context, &scratch->rows, &scratch->row_room,
+                       2 * cells * sizeof(double)) ||
+        !sh_lfmmi_room(scratch->context, &scratch->small, &scratch->small_room,
+                       small * sizeof(double)))
         return false;
     double *at = (double *)(void *)scratch->rows;
     p.rows = take_numbers(&at, cells);

@@ -54,6 +54,7 @@ typedef struct {
 } gram;
 
 typedef struct {
+    shoal_context *context;
     gram *slots;
     int64_t room, used; /* room: a power of 2 */
     bool failed;        /* out of memory */
@@ -72,7 +73,8 @@ static void count_gram(gram_table *table, uint64_t key, double count) {
     if (2 * (table->used + 1) > table->room) {
         const gram_table old = *table;
         table->room = old.room ? 2 * old.room : 1 << 12;
-        table->slots = calloc((size_t)table->room, sizeof *table->slots);
+        table->slots =
+            sh_allocate_zeros(table->context, (size_t)table->room, sizeof *table->slots);
         if (!table->slots) {
             *table = old;
             table->failed = true;
@@ -81,7 +83,7 @@ static void count_gram(gram_table *table, uint64_t key, double count) {
             if (old.slots[i].key)
                 *slot_of(table, old.slots[i].key) = old.slots[i];
         if (table->slots != old.slots)
-            free(old.slots);
+            sh_free(old.slots);
     }
     if (table->failed)
         return;
@@ -93,6 +95,7 @@ static void count_gram(gram_table *table, uint64_t key, double count) {
 
 /* Distinct histories with their probabilities. */
 typedef struct {
+    shoal_context *context;
     struct {
         uint64_t history;
         double share;
@@ -106,7 +109,7 @@ static bool add_live(live_set *set, uint64_t history, double share) {
             set->list[i].share += share;
             return true;
         }
-    if (!grow(&set->list, &set->room, set->count + 1, sizeof *set->list))
+    if (!grow(set->context, &set->list, &set->room, set->count + 1, sizeof *set->list))
         return false;
     set->list[set->count].history = history;
     set->list[set->count++].share = share;
@@ -223,10 +226,10 @@ static int64_t find_row(const row *rows, int64_t count, uint64_t history,
 }
 
 /* The best `extra` histories of maximum length, sorted. */
-static ranked *rank(const row *rows, int64_t count, int longest, int64_t extra,
-                    int64_t *kept) {
-    row *low = calloc((size_t)count + 1, sizeof *low);
-    ranked *list = calloc((size_t)count + 1, sizeof *list);
+static ranked *rank(shoal_context *context, const row *rows, int64_t count, int longest,
+                    int64_t extra, int64_t *kept) {
+    row *low = sh_allocate_zeros(context, (size_t)count + 1, sizeof *low);
+    ranked *list = sh_allocate_zeros(context, (size_t)count + 1, sizeof *list);
     int64_t low_count = 0, found = 0;
     double sum;
     for (int64_t i = 0; low && i < count; i++)
@@ -258,10 +261,10 @@ static ranked *rank(const row *rows, int64_t count, int longest, int64_t extra,
         qsort(list, (size_t)*kept, sizeof *list, compare_histories);
     }
     if (!low) {
-        free(list);
+        sh_free(list);
         return NULL;
     }
-    free(low);
+    sh_free(low);
     return list;
 }
 
@@ -286,32 +289,27 @@ static void place(void *argument, block_layout *block) {
     lm->end = sh_reserve(block, lm->states, sizeof *lm->end);
 }
 
-void *sh_allocate_plain(place_function *place_parts, void *argument) {
-    block_layout block = {0};
-    place_parts(argument, &block);
-    void *memory = block.overflow ? NULL
-                                  : aligned_alloc(CACHE_LINE, block.bytes + CACHE_LINE);
-    if (!memory)
-        return NULL;
-    memset(memory, 0, block.bytes + CACHE_LINE);
-    block = (block_layout){.base = memory};
-    place_parts(argument, &block);
-    return memory;
+void *sh_allocate_zeroed_parts(shoal_context *context, place_function *place_parts,
+                               void *argument) {
+    size_t bytes;
+    void *block = sh_allocate_parts(context, place_parts, argument, &bytes);
+    return block ? memset(block, 0, bytes) : NULL;
 }
 
-bool sh_phone_lm_allocate(phone_lm *lm) {
-    lm->block = sh_allocate_plain(place, lm);
+bool sh_phone_lm_allocate(shoal_context *context, phone_lm *lm) {
+    lm->block = sh_allocate_zeroed_parts(context, place, lm);
     return lm->block != NULL;
 }
 
 void sh_phone_lm_free(phone_lm *lm) {
-    free(lm->block);
+    sh_free(lm->block);
     *lm = (phone_lm){0};
 }
 
-static bool make_automaton(const gram_table *table, int64_t extra, phone_lm *lm) {
+static bool make_automaton(shoal_context *context, const gram_table *table, int64_t extra,
+                           phone_lm *lm) {
     const int longest = lm->order - 1;
-    row *rows = calloc((size_t)table->used + 1, sizeof *rows);
+    row *rows = sh_allocate_zeros(context, (size_t)table->used + 1, sizeof *rows);
     int64_t count = 0, kept_count = 0;
     ranked *kept = NULL;
     bool good = rows != NULL;
@@ -324,7 +322,7 @@ static bool make_automaton(const gram_table *table, int64_t extra, phone_lm *lm)
     if (good)
         sort_rows(rows, count);
     if (good && extra >= 0 && longest > 1) { /* a single symbol cannot be shortened */
-        kept = rank(rows, count, longest, extra, &kept_count);
+        kept = rank(context, rows, count, longest, extra, &kept_count);
         good = kept != NULL;
         for (int64_t i = 0; good && i < count; i++)
             rows[i].history = reduce(rows[i].history, longest, kept, kept_count);
@@ -332,7 +330,7 @@ static bool make_automaton(const gram_table *table, int64_t extra, phone_lm *lm)
             count = sort_rows(rows, count);
     }
     /* Rows with the same remaining history become a state. */
-    int32_t *states = good ? calloc((size_t)count + 1, sizeof *states)
+    int32_t *states = good ? sh_allocate_zeros(context, (size_t)count + 1, sizeof *states)
                            : NULL; /* per row */
     double sum;
     for (int64_t i = 0; states && i < count; i++) {
@@ -340,7 +338,7 @@ static bool make_automaton(const gram_table *table, int64_t extra, phone_lm *lm)
         states[i] = lm->states - 1;
         lm->arcs += rows[i].symbol != END;
     }
-    good = states && sh_phone_lm_allocate(lm);
+    good = states && sh_phone_lm_allocate(context, lm);
     lm->states = lm->arcs = 0;
     for (int64_t begin = 0, end; good && begin < count; begin = end) {
         end = end_of(rows, count, begin, &sum);
@@ -368,7 +366,11 @@ static bool make_automaton(const gram_table *table, int64_t extra, phone_lm *lm)
 
 shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
                               int32_t order, int64_t extra, phone_lm *lm) {
-    counting c = {.texts = texts, .longest = order - 1};
+    counting c = {.texts = texts,
+                  .longest = order - 1,
+                  .table.context = context,
+                  .live.context = context,
+                  .next.context = context};
     *lm = (phone_lm){0};
     const shoal_lexicon_info info = *shoal_lexicon_describe(texts->lexicon);
     if (order < PHONE_LM_LEAST_ORDER || order > PHONE_LM_MOST_ORDER || extra < -1 ||
@@ -403,7 +405,7 @@ shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
     lm->phones = (int32_t)shoal_lexicon_describe(texts->lexicon)->phones;
     lm->order = order;
     const bool good = !c.failed && !c.table.failed && c.table.used < INT32_MAX / 2 &&
-                      make_automaton(&c.table, extra, lm);
+                      make_automaton(context, &c.table, extra, lm);
     FREE_ALL(c.table.slots, c.live.list, c.next.list);
     if (!good)
         sh_phone_lm_free(lm);
@@ -530,7 +532,7 @@ shoal_status sh_phone_lm_parse(shoal_context *context, const char *name,
                      .order = head.order,
                      .states = head.states,
                      .arcs = head.arcs};
-    const bool room = sh_phone_lm_allocate(lm);
+    const bool room = sh_phone_lm_allocate(context, lm);
     list_parts(lm, parts);
     const char *at = (const char *)bytes + sizeof head;
     for (int i = 0; i < PARTS && room; at += parts[i].size, i++)

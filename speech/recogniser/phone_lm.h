@@ -38,11 +38,11 @@ typedef struct {
    all. */
 shoal_status sh_phone_lm_make(shoal_context *context, const phone_texts *texts,
                               int32_t order, int64_t extra, phone_lm *lm);
-/* One zeroed block allocated by malloc for the parts that `place` reserves, in the two
-   calls of sh_allocate_parts; NULL if out of memory. */
-void *sh_allocate_plain(place_function *place, void *argument);
+/* As sh_allocate_parts, zeroed. */
+void *sh_allocate_zeroed_parts(shoal_context *context, place_function *place,
+                               void *argument);
 /* Allocates the arrays for its numbers of states and arcs; false if out of memory. */
-bool sh_phone_lm_allocate(phone_lm *lm);
+bool sh_phone_lm_allocate(shoal_context *context, phone_lm *lm);
 void sh_phone_lm_free(phone_lm *lm); /* zeroed models are allowed */
 
 /* The arc of a state for a phone, or -1. */

@@ -15,11 +15,11 @@ enum { MOST_BYTES = 64, LAST = -1 };
 
 void sh_subwords_free(subwords *s) {
     for (int64_t i = 0; i < s->count; i++)
-        free(s->words[i].text);
+        sh_free(s->words[i].text);
     for (int64_t i = 0; i < s->unit_count; i++)
-        free(s->units[i]);
-    free(s->words);
-    free(s->units);
+        sh_free(s->units[i]);
+    sh_free(s->words);
+    sh_free(s->units);
     *s = (subwords){0};
 }
 
@@ -34,7 +34,7 @@ static void join_equal(subwords *s) {
     for (int64_t i = 0; i < s->count; i++)
         if (kept > 0 && strcmp(s->words[kept - 1].text, s->words[i].text) == 0) {
             s->words[kept - 1].count += s->words[i].count;
-            free(s->words[i].text);
+            sh_free(s->words[i].text);
         } else {
             s->words[kept++] = s->words[i];
         }
@@ -44,16 +44,19 @@ static void join_equal(subwords *s) {
 bool sh_subwords_add(subwords *s, const char *word) {
     if (s->count - s->joined > 100000) /* mostly duplicates */
         join_equal(s);
-    if (!grow(&s->words, &s->room, s->count + 1, sizeof *s->words))
+    if (!grow(s->context, &s->words, &s->room, s->count + 1, sizeof *s->words))
         return false;
-    s->words[s->count] = (counted_word){.text = strdup(word), .count = 1};
-    return s->words[s->count++].text != NULL;
+    char *copy = sh_copy_text(s->context, word);
+    if (copy)
+        s->words[s->count++] = (counted_word){.text = copy, .count = 1};
+    return copy != NULL;
 }
 
 /* ---- Learning ---------------------------------------------------------------------- */
 
 /* Hash table of pair frequencies with open addressing; 0 if free. */
 typedef struct {
+    shoal_context *context;
     uint64_t *keys; /* 1 + (first << 32 | second) */
     int64_t *counts;
     size_t size, used; /* size: a power of 2; used: at most half of it */
@@ -61,14 +64,15 @@ typedef struct {
 
 static bool count_pair(pair_table *table, uint64_t key, int64_t count) {
     if (2 * (table->used + 1) > table->size) {
-        pair_table more = {.size = table->size ? 2 * table->size : 1 << 12};
-        more.keys = calloc(more.size, sizeof *more.keys);
-        more.counts = calloc(more.size, sizeof *more.counts);
+        pair_table more = {.context = table->context,
+                           .size = table->size ? 2 * table->size : 1 << 12};
+        more.keys = sh_allocate_zeros(table->context, more.size, sizeof *more.keys);
+        more.counts = sh_allocate_zeros(table->context, more.size, sizeof *more.counts);
         bool good = more.keys && more.counts;
         for (size_t i = 0; good && i < table->size; i++)
             good = !table->keys[i] || count_pair(&more, table->keys[i], table->counts[i]);
-        free(good ? table->keys : more.keys);
-        free(good ? table->counts : more.counts);
+        sh_free(good ? table->keys : more.keys);
+        sh_free(good ? table->counts : more.counts);
         if (!good)
             return false;
         *table = more;
@@ -87,9 +91,9 @@ static int32_t number_of(subwords *s, const char *text) {
     for (int64_t i = 0; i < s->unit_count; i++)
         if (strcmp(s->units[i], text) == 0)
             return (int32_t)i;
-    if (!grow(&s->units, &s->unit_room, s->unit_count + 1, sizeof *s->units))
+    if (!grow(s->context, &s->units, &s->unit_room, s->unit_count + 1, sizeof *s->units))
         return -1;
-    s->units[s->unit_count] = strdup(text);
+    s->units[s->unit_count] = sh_copy_text(s->context, text);
     return s->units[s->unit_count] ? (int32_t)s->unit_count++ : -1;
 }
 
@@ -98,14 +102,14 @@ static int32_t *spell_letters(subwords *s) {
     int64_t bytes = 0, at = 0;
     for (int64_t i = 0; i < s->count; i++)
         bytes += (int64_t)strlen(s->words[i].text) + 2;
-    int32_t *symbols = malloc(sizeof *symbols * (size_t)(bytes + 1));
+    int32_t *symbols = sh_allocate(s->context, sizeof *symbols * (size_t)(bytes + 1));
     for (int64_t i = 0; symbols && i < s->count; i++) {
         char letter[8] = "_";
         for (const char *from = s->words[i].text; letter[0];) {
             size_t length = *from ? 1 : 0;
             symbols[at] = number_of(s, letter);
             if (symbols[at++] < 0) {
-                free(symbols);
+                sh_free(symbols);
                 return NULL;
             }
             while (length > 0 && length < 4 &&
@@ -168,15 +172,15 @@ static bool join_pair(subwords *s, int32_t *symbols, pair_table *table, bool *go
 }
 
 bool sh_subwords_learn(subwords *s, int64_t most) {
-    pair_table table = {0};
+    pair_table table = {.context = s->context};
     join_equal(s);
     int32_t *symbols = spell_letters(s);
     bool good = symbols != NULL;
     while (good && s->unit_count < most && join_pair(s, symbols, &table, &good))
         ;
-    free(table.keys);
-    free(table.counts);
-    free(symbols);
+    sh_free(table.keys);
+    sh_free(table.counts);
+    sh_free(symbols);
     return good;
 }
 

@@ -1,21 +1,23 @@
-/* Arrays allocated by malloc: growing, searching, freeing. */
+/* Arrays in a context's memory: growing, searching, freeing. */
 #ifndef SHOAL_SPEECH_WORDS_GROW_H
 #define SHOAL_SPEECH_WORDS_GROW_H
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdlib.h>
 #include <string.h>
+
+#include "base/memory.h"
 
 /* Makes room for `wanted` elements of the array whose address is at `array`, at least
    doubling it. Returns false if out of memory, with everything unchanged. */
-static inline bool grow(void *array, int64_t *room, int64_t wanted, size_t element) {
+static inline bool grow(shoal_context *context, void *array, int64_t *room,
+                        int64_t wanted, size_t element) {
     void *block;
     if (wanted <= *room)
         return true;
     const int64_t more = 2 * *room + 256 > wanted ? 2 * *room + 256 : wanted;
     memcpy(&block, array, sizeof block);
-    block = realloc(block, (size_t)more * element);
+    block = sh_resize(context, block, (size_t)more * element);
     if (!block)
         return false;
     memcpy(array, &block, sizeof block);
@@ -39,7 +41,7 @@ static inline int64_t find_rising(const int32_t *list, int64_t low, int64_t high
 
 static inline void free_blocks(void *const *blocks, size_t count) {
     for (size_t i = 0; i < count; i++)
-        free(blocks[i]);
+        sh_free(blocks[i]);
 }
 
 /* Frees all pointers. */

@@ -150,7 +150,7 @@ static shoal_status add_phone(lexicon_draft *draft, field f) {
     const int32_t number = name_number(draft, f.text, length);
     if (number < 0)
         return refuse(draft, ": there are more than 4096 phones; is this a lexicon?", f);
-    if (!grow(&draft->phones, &draft->phone_room, draft->phone_size + 1,
+    if (!grow(draft->context, &draft->phones, &draft->phone_room, draft->phone_size + 1,
               sizeof *draft->phones))
         return no_memory(draft->context);
     draft->phones[draft->phone_size++] = number;
@@ -192,10 +192,10 @@ static shoal_status add_line(lexicon_draft *draft, const char *at, const char *e
         if (digit > 1 && digit < length - 1 && word.text[digit - 1] == '(')
             length = digit - 1;
     }
-    if (!grow(&draft->entries, &draft->entry_room, draft->entry_count + 1,
+    if (!grow(draft->context, &draft->entries, &draft->entry_room, draft->entry_count + 1,
               sizeof *draft->entries) ||
-        !grow(&draft->text, &draft->text_room, (int64_t)(draft->text_size + length + 1),
-              1))
+        !grow(draft->context, &draft->text, &draft->text_room,
+              (int64_t)(draft->text_size + length + 1), 1))
         return no_memory(draft->context);
     memcpy(draft->text + draft->text_size, word.text, length);
     draft->text[draft->text_size + length] = 0;
@@ -271,11 +271,12 @@ static int compare_names(const void *a, const void *b) {
 static bool sort_phones(lexicon_draft *draft, shoal_lexicon *made) {
     const int32_t silence = name_number(draft, draft->silence, strlen(draft->silence));
     const int32_t count = draft->name_count; /* it exists already */
-    int32_t *moved = calloc((size_t)count + 1, sizeof *moved);
-    made->names = calloc((size_t)count + 1, sizeof *made->names);
+    int32_t *moved = sh_allocate_zeros(draft->context, (size_t)count + 1, sizeof *moved);
+    made->names =
+        sh_allocate_zeros(draft->context, (size_t)count + 1, sizeof *made->names);
     made->phone_count = count;
     if (!moved || !made->names) {
-        free(moved);
+        sh_free(moved);
         return false;
     }
     memcpy(made->names, draft->names, sizeof *made->names * (size_t)silence);
@@ -288,24 +289,25 @@ static bool sort_phones(lexicon_draft *draft, shoal_lexicon *made) {
         moved[*slot_of(draft, made->names[i], strlen(made->names[i])) - 1] = i;
     for (int64_t i = 0; i < draft->phone_size; i++)
         draft->phones[i] = moved[draft->phones[i]];
-    free(moved);
+    sh_free(moved);
     return true;
 }
 
 /* ---- Finishing -------------------------------------------------------------------- */
 
-lexicon_draft *sh_lexicon_begin(shoal_context *context,
-                                const shoal_lexicon_options *options) {
+shoal_status sh_lexicon_begin(shoal_context *context,
+                              const shoal_lexicon_options *options,
+                              lexicon_draft **made) {
     const shoal_lexicon_options defaults = shoal_lexicon_options_defaults();
-    lexicon_draft *draft = calloc(1, sizeof *draft);
+    lexicon_draft *draft = sh_allocate_zeros(context, 1, sizeof *draft);
     const shoal_lexicon_options *o = options ? options : &defaults;
     const char *silence = o->silence ? o->silence : "SIL";
     if (draft)
-        draft->names = calloc(LEXICON_PHONES, sizeof *draft->names);
+        draft->names = sh_allocate_zeros(context, LEXICON_PHONES, sizeof *draft->names);
+    *made = NULL;
     if (!draft || !draft->names) {
-        free(draft);
-        no_memory(context);
-        return NULL;
+        sh_free(draft);
+        return no_memory(context);
     }
     draft->context = context;
     draft->keep_stress = o->keep_stress != 0;
@@ -324,24 +326,24 @@ lexicon_draft *sh_lexicon_begin(shoal_context *context,
                              "maximum number",
                              (long long)i);
     }
-    if (status != SHOAL_OK) {
-        sh_lexicon_end(draft, status, NULL);
-        return NULL;
-    }
+    if (status != SHOAL_OK)
+        return sh_lexicon_end(draft, status, NULL);
     draft->given = o->phone_count > 0;
     name_number(draft, draft->silence, strlen(draft->silence));
-    return draft;
+    *made = draft;
+    return SHOAL_OK;
 }
 
 static shoal_status finish(lexicon_draft *draft, shoal_lexicon *made) {
     const size_t entries = (size_t)draft->entry_count;
     if (!made)
         return no_memory(draft->context);
-    made->words = calloc(entries + 1, sizeof *made->words);
-    made->folded = calloc(entries + 1, sizeof *made->folded);
-    made->first = calloc(entries + 1, sizeof *made->first);
-    made->begin = calloc(entries + 1, sizeof *made->begin);
-    made->phones = calloc((size_t)draft->phone_size + 1, sizeof *made->phones);
+    made->words = sh_allocate_zeros(draft->context, entries + 1, sizeof *made->words);
+    made->folded = sh_allocate_zeros(draft->context, entries + 1, sizeof *made->folded);
+    made->first = sh_allocate_zeros(draft->context, entries + 1, sizeof *made->first);
+    made->begin = sh_allocate_zeros(draft->context, entries + 1, sizeof *made->begin);
+    made->phones = sh_allocate_zeros(draft->context, (size_t)draft->phone_size + 1,
+                                     sizeof *made->phones);
     if (!made->words || !made->folded || !made->first || !made->begin || !made->phones)
         return no_memory(draft->context);
     made->context = draft->context;
@@ -397,7 +399,7 @@ shoal_status sh_lexicon_end(lexicon_draft *draft, shoal_status status,
     if (!draft)
         return status;
     if (status == SHOAL_OK) {
-        shoal_lexicon *made = calloc(1, sizeof *made);
+        shoal_lexicon *made = sh_allocate_zeros(draft->context, 1, sizeof *made);
         status = finish(draft, made);
         if (status == SHOAL_OK)
             *lexicon = made;
@@ -419,8 +421,8 @@ shoal_status shoal_lexicon_open(shoal_context *context, const char *const *paths
         (own.phone_count > 0 && !own.phones))
         return sh_fail(context, SHOAL_INVALID,
                        "context, paths, phones or lexicon is NULL, or there is no path");
-    lexicon_draft *draft = sh_lexicon_begin(context, &own);
-    shoal_status status = draft ? SHOAL_OK : SHOAL_INVALID;
+    lexicon_draft *draft;
+    shoal_status status = sh_lexicon_begin(context, &own, &draft);
     for (int64_t i = 0; i < count && status == SHOAL_OK; i++) {
         file_map map = {0};
         status = sh_file_map_open(context, paths[i], &map);
@@ -440,7 +442,7 @@ shoal_status shoal_lexicon_open_list(shoal_context *context, const char *files,
         *lexicon = NULL;
     if (!context || !files)
         return sh_fail(context, SHOAL_INVALID, "context or files is NULL");
-    char *copy = strdup(files), *rest = NULL;
+    char *copy = sh_copy_text(context, files), *rest = NULL;
     if (!copy)
         return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for a lexicon");
     for (char *one = strtok_r(copy, ",", &rest); one; one = strtok_r(NULL, ",", &rest))
@@ -451,7 +453,7 @@ shoal_status shoal_lexicon_open_list(shoal_context *context, const char *files,
             ? shoal_lexicon_open(context, paths, count, options, lexicon)
             : sh_fail(context, SHOAL_INVALID, "the lexicon has %s",
                       count ? "more than 16 files" : "no file");
-    free(copy);
+    sh_free(copy);
     return status;
 }
 

@@ -31,8 +31,8 @@ struct shoal_lexicon {
 
 /* A lexicon being read from any number of files. */
 typedef struct lexicon_draft lexicon_draft;
-lexicon_draft *sh_lexicon_begin(shoal_context *context,
-                                const shoal_lexicon_options *options);
+shoal_status sh_lexicon_begin(shoal_context *context,
+                              const shoal_lexicon_options *options, lexicon_draft **made);
 /* Adds the lines of a file; `name` is for messages. */
 shoal_status sh_lexicon_add(lexicon_draft *draft, const char *name, const char *bytes,
                             size_t size);

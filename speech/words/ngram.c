@@ -40,11 +40,11 @@ int32_t sh_ngram_find(const shoal_ngram *model, const char *text, size_t length)
 
 static bool grow_table(shoal_ngram *model) {
     const uint32_t size = model->table_size ? 2 * model->table_size : 1024;
-    int32_t *table = malloc(sizeof *table * size);
+    int32_t *table = sh_allocate(model->context, sizeof *table * size);
     if (!table)
         return false;
     memset(table, 0xff, sizeof *table * size);
-    free(model->table);
+    sh_free(model->table);
     model->table = table;
     model->table_size = size;
     for (int32_t i = 0; i < model->word_count; i++) {
@@ -55,9 +55,9 @@ static bool grow_table(shoal_ngram *model) {
 }
 
 int32_t sh_ngram_add_word(shoal_ngram *model, const char *text, size_t length) {
-    if (!grow(&model->letters, &model->letter_room,
+    if (!grow(model->context, &model->letters, &model->letter_room,
               model->letter_count + (int64_t)length + 1, 1) ||
-        !grow(&model->texts, &model->text_room, model->word_count + 1,
+        !grow(model->context, &model->texts, &model->text_room, model->word_count + 1,
               sizeof *model->texts) ||
         (model->table_size <= 2 * (uint32_t)model->word_count && !grow_table(model)))
         return -2;
@@ -137,7 +137,7 @@ float sh_ngram_step(const shoal_ngram *model, int32_t state, int32_t word,
 /* ---- Creation --------------------------------------------------------------------- */
 
 shoal_status sh_ngram_create(shoal_context *context, int order, shoal_ngram **made) {
-    *made = calloc(1, sizeof **made);
+    *made = sh_allocate_zeros(context, 1, sizeof **made);
     if (!*made)
         return sh_ngram_no_memory(context);
     (*made)->context = context;
@@ -160,14 +160,14 @@ shoal_status sh_ngram_level_room(shoal_ngram *model, int level, int64_t count) {
     ngram_level *made = &model->levels[level];
     const size_t size = (size_t)count + 1;
     made->count = count;
-    made->probs = malloc(sizeof(float) * size);
+    made->probs = sh_allocate(model->context, sizeof(float) * size);
     if (level > 1)
-        made->words = malloc(sizeof(int32_t) * size);
+        made->words = sh_allocate(model->context, sizeof(int32_t) * size);
     if (level > 2)
-        made->shorter = malloc(sizeof(int32_t) * size);
+        made->shorter = sh_allocate(model->context, sizeof(int32_t) * size);
     if (level < model->order) {
-        made->backoffs = malloc(sizeof(float) * size);
-        made->children = calloc(size + 1, sizeof(int32_t));
+        made->backoffs = sh_allocate(model->context, sizeof(float) * size);
+        made->children = sh_allocate_zeros(model->context, size + 1, sizeof(int32_t));
     }
     const bool whole = made->probs && (level == 1 || made->words) &&
                        (level <= 2 || made->shorter) &&

@@ -251,7 +251,7 @@ static shoal_status take_line(arpa *a, char *line) {
         return bad(a, "there are more %d-grams than the %lld in the header", level,
                    (long long)a->counts[level]);
     TRY(find_words(a, fields + 1, &record));
-    if (!grow(&a->records, &a->room, a->count + 1, sizeof record))
+    if (!grow(a->context, &a->records, &a->room, a->count + 1, sizeof record))
         return sh_ngram_no_memory(a->context);
     a->records[a->count++] = record;
     return SHOAL_OK;
@@ -295,11 +295,11 @@ static shoal_status read_sections(arpa *a, shoal_ngram **made) {
 }
 
 static shoal_status read_all(arpa *a, shoal_ngram **made) {
-    a->buffer = malloc(BUFFER + 1);
+    a->buffer = sh_allocate(a->context, BUFFER + 1);
     const shoal_status status = a->buffer ? read_sections(a, made)
                                           : sh_ngram_no_memory(a->context);
-    free(a->buffer);
-    free(a->records);
+    sh_free(a->buffer);
+    sh_free(a->records);
     return status;
 }
 

@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "models/files/files.h"
 #include "speech/words/ngram.h"
 
@@ -264,10 +265,11 @@ static shoal_status take_levels(sphinx *s) {
     TRY(end_level(s, 2, "duplicate 2-gram"));
     const int64_t trigrams = first_trigram(s, bigrams);
     TRY(sh_ngram_level_room(s->model, 3, trigrams));
-    int32_t *contexts = malloc(sizeof *contexts * ((size_t)trigrams + 1));
+    int32_t *contexts =
+        sh_allocate(s->context, sizeof *contexts * ((size_t)trigrams + 1));
     const shoal_status status = contexts ? take_trigrams(s, contexts)
                                          : sh_ngram_no_memory(s->context);
-    free(contexts);
+    sh_free(contexts);
     return status;
 }
 

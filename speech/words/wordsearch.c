@@ -41,6 +41,7 @@ typedef struct {
 
 /* Tokens with distinct pairs of place and state. */
 typedef struct {
+    shoal_context *context;
     token *list; /* [room] */
     int64_t count, room;
     slot *slots; /* [size], a power of 2 */
@@ -105,15 +106,15 @@ static slot *find(const token_set *set, int32_t place, int32_t state) {
 static bool make_room(token_set *set) {
     if (set->count < set->room)
         return true;
-    if (!grow(&set->list, &set->room, set->count + 1, sizeof *set->list))
+    if (!grow(set->context, &set->list, &set->room, set->count + 1, sizeof *set->list))
         return false;
     uint32_t size = set->size ? set->size : 1 << 10;
     while (size < 2 * (uint64_t)set->room)
         size *= 2;
-    slot *slots = calloc(size, sizeof *slots);
+    slot *slots = sh_allocate_zeros(set->context, size, sizeof *slots);
     if (!slots)
         return false;
-    free(set->slots);
+    sh_free(set->slots);
     set->slots = slots;
     set->size = size;
     set->stamp = 1;
@@ -228,7 +229,7 @@ static void add_record(word_search *s, token *to, const token *from, int32_t spe
         return;
     }
     if (s->paths.count == INT32_MAX - 1 ||
-        !grow(&s->paths.records, &s->paths.room, s->paths.count + 1,
+        !grow(s->decoder->context, &s->paths.records, &s->paths.room, s->paths.count + 1,
               sizeof *s->paths.records)) {
         s->failed = true;
         return;
@@ -313,14 +314,15 @@ static bool shrink_records(word_search *s) {
     const token_set *const sets[] = {&s->now, &s->roots};
     int64_t count = 0;
     int32_t **groups =
-        malloc(sizeof *groups * (size_t)(s->now.count + s->roots.count + 1));
+        sh_allocate(s->decoder->context,
+                    sizeof *groups * (size_t)(s->now.count + s->roots.count + 1));
     if (!groups)
         return false;
     for (int k = 0; k < 2; k++)
         for (int64_t i = 0; i < sets[k]->count; i++)
             groups[count++] = &sets[k]->list[i].group;
     const bool good = sh_paths_shrink(&s->paths, groups, count);
-    free(groups);
+    sh_free(groups);
     s->shrink_at = 2 * s->paths.count > FIRST_SHRINK ? 2 * s->paths.count : FIRST_SHRINK;
     return good;
 }
@@ -369,8 +371,9 @@ static bool begin_sequence(word_search *s, const shoal_word_settings *settings,
     s->token_sum = 0;
     s->shrink_at = FIRST_SHRINK;
     s->failed = false;
-    free(s->paths.bases);
-    s->paths.bases = calloc((size_t)steps + 1, sizeof(double));
+    sh_free(s->paths.bases);
+    s->paths.bases =
+        sh_allocate_zeros(s->decoder->context, (size_t)steps + 1, sizeof(double));
     clear(&s->next);
     clear(&s->next_roots);
     s->roots.count = 1;
@@ -408,7 +411,8 @@ static void next_step(word_search *s) {
 }
 
 static bool add_end(word_paths *paths, path_end end) {
-    if (!grow(&paths->ends, &paths->end_room, paths->end_count + 1, sizeof end))
+    if (!grow(paths->context, &paths->ends, &paths->end_room, paths->end_count + 1,
+              sizeof end))
         return false;
     paths->ends[paths->end_count++] = end;
     return true;
@@ -487,15 +491,22 @@ static void free_search(word_search *s) {
 }
 
 static word_search *make_search(const shoal_word_decoder *decoder) {
-    word_search *s = calloc(1, sizeof *s);
+    word_search *s = sh_allocate_zeros(decoder->context, 1, sizeof *s);
     const size_t phones = (size_t)decoder->phones + 1;
     if (!s)
         return NULL;
     *s = (word_search){.decoder = decoder,
+                       .now.context = decoder->context,
+                       .next.context = decoder->context,
+                       .roots.context = decoder->context,
+                       .next_roots.context = decoder->context,
+                       .paths.context = decoder->context,
                        .paths.lexicon = decoder->lexicon,
-                       .scores.enter = calloc(phones, sizeof(float)),
-                       .scores.stay = calloc(phones, sizeof(float)),
-                       .cache = malloc(sizeof *s->cache * CACHE)};
+                       .scores.enter =
+                           sh_allocate_zeros(decoder->context, phones, sizeof(float)),
+                       .scores.stay =
+                           sh_allocate_zeros(decoder->context, phones, sizeof(float)),
+                       .cache = sh_allocate(decoder->context, sizeof *s->cache * CACHE)};
     if (s->scores.enter && s->scores.stay && s->cache && make_room(&s->now) &&
         make_room(&s->next) && make_room(&s->roots) && make_room(&s->next_roots)) {
         memset(s->cache, 0xff, sizeof *s->cache * CACHE); /* -1 is not a valid state */
@@ -561,7 +572,7 @@ shoal_status shoal_word_decoder_create(shoal_context *context,
         return sh_fail(
             context, SHOAL_INVALID,
             "invalid topology, or the probability of unknown words is not from 0 to 1");
-    shoal_word_decoder *made = calloc(1, sizeof *made);
+    shoal_word_decoder *made = sh_allocate_zeros(context, 1, sizeof *made);
     if (!made)
         return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the search");
     const int64_t phones = shoal_lexicon_describe(lexicon)->phones;
@@ -572,11 +583,12 @@ shoal_status shoal_word_decoder_create(shoal_context *context,
                              .topology = topology,
                              .phones = (int32_t)phones,
                              .outputs = sh_topology_outputs((int32_t)topology, phones),
-                             .searches = calloc((size_t)context->threads,
-                                                sizeof(*made->searches))};
+                             .searches = sh_allocate_zeros(context,
+                                                           (size_t)context->threads,
+                                                           sizeof(*made->searches))};
     const shoal_status status =
         made->searches
-            ? sh_word_tree_make(lexicon, ngram, unknown, &made->tree)
+            ? sh_word_tree_make(context, lexicon, ngram, unknown, &made->tree)
             : sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the search");
     if (status == SHOAL_OK)
         *decoder = made;
@@ -587,8 +599,8 @@ shoal_status shoal_word_decoder_create(shoal_context *context,
 
 static void drop_blocks(shoal_word_decoder *decoder) {
     for (int64_t i = 0; i < decoder->block_count; i++)
-        free(decoder->blocks[i]);
-    free(decoder->blocks);
+        sh_free(decoder->blocks[i]);
+    sh_free(decoder->blocks);
     decoder->blocks = NULL;
     decoder->block_count = 0;
 }
@@ -598,10 +610,10 @@ void shoal_word_decoder_destroy(shoal_word_decoder *decoder) {
         return;
     for (int i = 0; decoder->searches && i < decoder->context->threads; i++)
         free_search(decoder->searches[i]);
-    free(decoder->searches);
+    sh_free(decoder->searches);
     drop_blocks(decoder);
     sh_word_tree_free(&decoder->tree);
-    free(decoder);
+    sh_free(decoder);
 }
 
 const shoal_word_decoder_info *
@@ -664,8 +676,9 @@ shoal_status shoal_word_decoder_run(shoal_word_decoder *decoder,
                            "the outputs of step %lld are not finite",
                            (long long)(i / decoder->outputs));
     drop_blocks(decoder);
-    char *good = calloc((size_t)count + 1, 1);
-    decoder->blocks = calloc((size_t)count + 1, sizeof *decoder->blocks);
+    char *good = sh_allocate_zeros(context, (size_t)count + 1, 1);
+    decoder->blocks =
+        sh_allocate_zeros(context, (size_t)count + 1, sizeof *decoder->blocks);
     bool all = good && decoder->blocks;
     if (all) {
         decoder->block_count = count;
@@ -674,7 +687,7 @@ shoal_status shoal_word_decoder_run(shoal_word_decoder *decoder,
     }
     for (int64_t i = 0; i < count && all; i++)
         all = good[i];
-    free(good);
+    sh_free(good);
     return all ? SHOAL_OK
                : sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the search");
 }

@@ -38,8 +38,8 @@ typedef struct {
     int64_t heard;    /* number of words in the tree */
 } word_tree;
 
-shoal_status sh_word_tree_make(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
-                               double unknown, word_tree *tree);
+shoal_status sh_word_tree_make(shoal_context *context, const shoal_lexicon *lexicon,
+                               const shoal_ngram *ngram, double unknown, word_tree *tree);
 void sh_word_tree_free(word_tree *tree);
 
 /* ---- Records ----------------------------------------------------------------------- */
@@ -62,6 +62,7 @@ typedef struct {
 
 /* Result of a search. */
 typedef struct {
+    shoal_context *context;
     const shoal_lexicon *lexicon;
     word_record *records; /* [count], sorted by end */
     int32_t count;

@@ -24,8 +24,8 @@ static void follow_back(const word_paths *paths, char *wanted, char *kept) {
 
 bool sh_paths_shrink(word_paths *paths, int32_t *const *groups, int64_t count) {
     const size_t size = (size_t)paths->count + 1;
-    char *marks = calloc(2, size);
-    int32_t *numbers = malloc(sizeof *numbers * size);
+    char *marks = sh_allocate_zeros(paths->context, 2, size);
+    int32_t *numbers = sh_allocate(paths->context, sizeof *numbers * size);
     if (!marks || !numbers) {
         FREE_ALL(marks, numbers);
         return false;
@@ -62,6 +62,7 @@ typedef struct {
 } path_item;
 
 typedef struct {
+    shoal_context *context;
     path_item *items;
     int32_t *heap; /* [heap_count] items, the best on top */
     int32_t item_count, heap_count;
@@ -98,8 +99,9 @@ static int32_t pop(path_queue *q) {
 }
 
 static bool push(path_queue *q, path_item item) {
-    if (!grow(&q->items, &q->item_room, q->item_count + 1, sizeof *q->items) ||
-        !grow(&q->heap, &q->heap_room, q->heap_count + 1, sizeof *q->heap))
+    if (!grow(q->context, &q->items, &q->item_room, q->item_count + 1,
+              sizeof *q->items) ||
+        !grow(q->context, &q->heap, &q->heap_room, q->heap_count + 1, sizeof *q->heap))
         return false;
     q->items[q->item_count] = item;
     q->heap[q->heap_count++] = q->item_count++;
@@ -142,7 +144,8 @@ static int64_t find_paths(const word_paths *paths, path_queue *q, int64_t most,
         *made = (found_path){.lost = q->items[top].lost, .hash = 1469598103934665603u};
         for (int32_t i = top; q->items[i].member >= 0; i = q->items[i].after)
             made->count++;
-        made->members = malloc(sizeof *made->members * ((size_t)made->count + 1));
+        made->members = sh_allocate(paths->context,
+                                    sizeof *made->members * ((size_t)made->count + 1));
         if (!made->members)
             return -1;
         made->count = 0;
@@ -160,7 +163,7 @@ static int64_t find_paths(const word_paths *paths, path_queue *q, int64_t most,
                        paths->records[made->members[k]].spelled;
         }
         if (same)
-            free(made->members), made->members = NULL;
+            sh_free(made->members), made->members = NULL;
         else
             count++;
     }
@@ -194,10 +197,10 @@ static double own_score(const word_paths *paths, int32_t record) {
 
 static bool make_sums(const word_paths *paths, path_sums *sums) {
     const size_t size = (size_t)paths->count + 1;
-    sums->wanted = calloc(2, size);
+    sums->wanted = sh_allocate_zeros(paths->context, 2, size);
     sums->kept = sums->wanted ? sums->wanted + size : NULL;
-    sums->before = malloc(sizeof(double) * size);
-    sums->after = malloc(sizeof(double) * size);
+    sums->before = sh_allocate(paths->context, sizeof(double) * size);
+    sums->after = sh_allocate(paths->context, sizeof(double) * size);
     if (!sums->wanted || !sums->before || !sums->after)
         return false;
     for (int32_t i = 0; i < paths->end_count; i++)
@@ -264,17 +267,18 @@ static double confidence(const word_paths *paths, const path_sums *sums, int32_t
 
 bool sh_paths_read(const word_paths *paths, const shoal_word_settings *settings,
                    shoal_spoken *spoken, void **block) {
-    path_queue q = {0};
+    path_queue q = {.context = paths->context};
     path_sums sums = {0};
-    found_path *found = calloc((size_t)settings->nbest + 1, sizeof *found);
+    found_path *found =
+        sh_allocate_zeros(paths->context, (size_t)settings->nbest + 1, sizeof *found);
     int64_t count = found ? find_paths(paths, &q, settings->nbest, found) : -1;
     bool good = count >= 0 && (!settings->confidence || make_sums(paths, &sums));
     size_t words = 0;
     for (int64_t i = 0; i < count; i++)
         words += (size_t)found[i].count;
     if (good)
-        *block = malloc(sizeof(shoal_word_string) * (size_t)count +
-                        sizeof(shoal_spoken_word) * words + 1);
+        *block = sh_allocate(paths->context, sizeof(shoal_word_string) * (size_t)count +
+                                                 sizeof(shoal_spoken_word) * words + 1);
     good = good && *block;
     if (good) {
         shoal_word_string *strings = *block;
@@ -301,7 +305,7 @@ bool sh_paths_read(const word_paths *paths, const shoal_word_settings *settings,
         spoken->count = count;
     }
     for (int64_t i = 0; found && i < settings->nbest; i++)
-        free(found[i].members);
+        sh_free(found[i].members);
     FREE_ALL(found, q.items, q.heap, sums.wanted, sums.before, sums.after);
     return good;
 }

@@ -19,6 +19,7 @@ typedef struct {
 } tree_range;
 
 typedef struct {
+    shoal_context *context;
     pronunciation *rows;
     int64_t count;
     tree_range *ranges; /* [nodes] */
@@ -62,9 +63,9 @@ static int compare(const void *a, const void *b) {
 
 static bool add_node(word_tree *tree, tree_draft *draft, tree_range range,
                      int32_t phone) {
-    if (!grow(&tree->nodes, &draft->node_room, tree->node_count + 1,
+    if (!grow(draft->context, &tree->nodes, &draft->node_room, tree->node_count + 1,
               sizeof *tree->nodes) ||
-        !grow(&draft->ranges, &draft->range_room, tree->node_count + 1,
+        !grow(draft->context, &draft->ranges, &draft->range_room, tree->node_count + 1,
               sizeof *draft->ranges))
         return false;
     draft->ranges[tree->node_count] = range;
@@ -76,9 +77,9 @@ static bool grow_tree(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
                       word_tree *tree, tree_draft *draft) {
     const shoal_lexicon_info info = *shoal_lexicon_describe(lexicon);
     const size_t most = (size_t)info.pronunciations + 1;
-    tree->hears = calloc((size_t)info.words + 1, 1);
-    draft->rows = malloc(sizeof *draft->rows * most);
-    tree->words = malloc(sizeof *tree->words * most);
+    tree->hears = sh_allocate_zeros(draft->context, (size_t)info.words + 1, 1);
+    draft->rows = sh_allocate(draft->context, sizeof *draft->rows * most);
+    tree->words = sh_allocate(draft->context, sizeof *tree->words * most);
     if (!draft->rows || !tree->words || !tree->hears)
         return false;
     for (int64_t i = 0; i < info.words; i++) {
@@ -141,16 +142,17 @@ static bool grow_tree(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
     return true;
 }
 
-shoal_status sh_word_tree_make(const shoal_lexicon *lexicon, const shoal_ngram *ngram,
-                               double unknown, word_tree *tree) {
-    tree_draft draft = {0};
+shoal_status sh_word_tree_make(shoal_context *context, const shoal_lexicon *lexicon,
+                               const shoal_ngram *ngram, double unknown,
+                               word_tree *tree) {
+    tree_draft draft = {.context = context};
     *tree = (word_tree){.unknown = unknown > 0 ? (float)log(unknown) : -INFINITY};
     const bool made = grow_tree(lexicon, ngram, tree, &draft);
     FREE_ALL(draft.rows, draft.ranges);
     if (!made)
-        return sh_fail(lexicon->context, SHOAL_NO_MEMORY, "out of memory for the tree");
+        return sh_fail(context, SHOAL_NO_MEMORY, "out of memory for the tree");
     if (tree->heard == 0)
-        return sh_fail(lexicon->context, SHOAL_BAD_FILE,
+        return sh_fail(context, SHOAL_BAD_FILE,
                        "the lexicon has no word of the language model; check that both "
                        "have the same spelling and case");
     return SHOAL_OK;

@@ -182,7 +182,7 @@ static double measure_error(error_check *check, const attention_call *call,
    each other, since one of them runs at a time. */
 enum { FULL_CHOICE, SHOAL_CHOICE, MORE_KEYS, MOST_KEYS, CHOICES };
 
-/* What a choice has beside shoal, in sevenths and thirds. */
+/* What a choice has beside shoal, in halves, sevenths and thirds. */
 static const int32_t halves_of_groups[CHOICES] = {0, 2, 2, 3};
 static const int32_t sevenths_of_topk[CHOICES] = {0, 7, 12, 20};
 static const int32_t thirds_of_pool[CHOICES] = {0, 3, 4, 6};
@@ -247,8 +247,7 @@ static shoal_attention attention_of(const shoal_plan *plan, int choice) {
     attention.seed = plan->attention.seed;
     const shoal_attention known = sh_attention_resolve(&attention, &plan->problem);
     attention.clusters = known.clusters * halves_of_groups[choice] / 2;
-    if (choice != SHOAL_CHOICE)
-        attention.topk = known.topk * sevenths_of_topk[choice] / 7;
+    attention.topk = known.topk * sevenths_of_topk[choice] / 7;
     attention.pool = known.pool * thirds_of_pool[choice] / 3;
     return attention;
 }
@@ -314,7 +313,7 @@ static void place(shoal_plan *plan, block_layout *work, block_layout *state) {
         shoal_plan *sub = &own->plans[choice];
         *sub = *plan;
         sub->attention = sh_attention_resolve(&attention, &plan->problem);
-        sub->asked = attention;
+        sub->asked = sub->attention;
         sub->kind = choice == FULL_CHOICE ? &sh_full_kind : &sh_shoal_kind;
         sub->kind->place(sub, &its_work, &its_state);
         if (its_work.bytes > most_work.bytes)

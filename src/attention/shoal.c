@@ -477,6 +477,13 @@ static void sum_task(void *shared, int64_t task, int thread) {
 static void find_sums(const shoal_head *head, const shoal_clusters *clusters,
                       shoal_sums *sums, team workers) {
     cluster_job job = {head, clusters, sums};
+    const int64_t M = head->size.M;
+    /* Key clusters that k-means did not use have no sums. */
+    for (int64_t at = 0; at < clusters->queries.used * M; at++)
+        if (at % M >= clusters->keys.used) {
+            sums->top[at] = LOWEST_SCORE;
+            sums->mass[at] = 0;
+        }
     const int64_t batches =
         ceil_divide(clusters->queries.used, sh_dense_block(head->kernels));
     sh_team_run(workers, clusters->chunks * batches, sum_task, &job);

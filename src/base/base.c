@@ -87,30 +87,106 @@ void sh_write_struct(void *to, size_t size, const void *known, size_t bytes) {
 
 /* ---- Memory ------------------------------------------------------------------------ */
 
-/* The caller's block is only malloc-aligned: align it to a cache line and store the
-   original pointer in the word before. */
+/* The caller's block is only malloc-aligned: align it to a cache line and store its
+   header before it. */
+typedef struct {
+    void *original;
+    shoal_context *context;
+    size_t bytes;
+} block_header;
+
+static block_header header_of(const void *block) {
+    block_header header;
+    memcpy(&header, (const char *)block - sizeof header, sizeof header);
+    return header;
+}
+
+void *sh_plain_allocate(void *user, size_t bytes) {
+    (void)user;
+    return malloc(bytes);
+}
+
+void sh_plain_release(void *user, void *block) {
+    (void)user;
+    free(block);
+}
+
 void *sh_allocate(shoal_context *context, size_t bytes) {
-    const size_t extra = CACHE_LINE + sizeof(void *);
+    const size_t extra = CACHE_LINE + sizeof(block_header);
     char *block = NULL;
+    if (context)
+        pthread_mutex_lock(&context->memory);
     if (bytes <= SIZE_MAX - extra)
-        block = context->options.allocate(context->options.user, bytes + extra);
-    if (!block) {
+        block = context ? context->options.allocate(context->options.user, bytes + extra)
+                        : sh_plain_allocate(NULL, bytes + extra);
+    if (!block)
         sh_fail(context, SHOAL_NO_MEMORY, "out of memory: could not allocate %zu bytes",
                 bytes);
+    if (context)
+        pthread_mutex_unlock(&context->memory);
+    if (!block)
         return NULL;
-    }
     uintptr_t aligned = ((uintptr_t)block + extra) & ~(uintptr_t)(CACHE_LINE - 1);
     char *place = block + (aligned - (uintptr_t)block);
-    memcpy(place - sizeof(void *), &block, sizeof block);
+    const block_header header = {block, context, bytes};
+    memcpy(place - sizeof header, &header, sizeof header);
     return place;
 }
 
-void sh_release(shoal_context *context, void *block) {
+void sh_free(void *block) {
     if (!block)
         return;
-    void *original;
-    memcpy(&original, (char *)block - sizeof(void *), sizeof original);
-    context->options.release(context->options.user, original);
+    const block_header header = header_of(block);
+    shoal_context *context = header.context;
+    if (!context) {
+        sh_plain_release(NULL, header.original);
+        return;
+    }
+    pthread_mutex_lock(&context->memory);
+    context->options.release(context->options.user, header.original);
+    pthread_mutex_unlock(&context->memory);
+}
+
+void sh_release(shoal_context *context, void *block) {
+    (void)context;
+    sh_free(block);
+}
+
+void *sh_allocate_zeros(shoal_context *context, size_t count, size_t size) {
+    size_t bytes;
+    if (__builtin_mul_overflow(count, size, &bytes))
+        bytes = SIZE_MAX; /* which is refused */
+    void *block = sh_allocate(context, bytes);
+    return block ? memset(block, 0, bytes) : NULL;
+}
+
+void *sh_resize(shoal_context *context, void *block, size_t bytes) {
+    void *made = sh_allocate(context, bytes);
+    if (made && block) {
+        const size_t before = header_of(block).bytes;
+        memcpy(made, block, before < bytes ? before : bytes);
+        sh_free(block);
+    }
+    return made;
+}
+
+char *sh_copy_text(shoal_context *context, const char *text) {
+    const size_t size = strlen(text) + 1;
+    char *copy = sh_allocate(context, size);
+    return copy ? memcpy(copy, text, size) : NULL;
+}
+
+char *sh_print_text(shoal_context *context, const char *format, ...) {
+    va_list arguments, again;
+    va_start(arguments, format);
+    va_copy(again, arguments);
+    const int size = vsnprintf(NULL, 0, format, arguments);
+    char *text = size >= 0 ? sh_allocate(context, (size_t)size + 1) : NULL;
+    if (text)
+        vsnprintf(text, (size_t)size + 1, format, again);
+    va_end(again);
+    va_end(arguments);
+    return text;
 }
 
 void *sh_reserve(block_layout *block, int64_t count, size_t element) {

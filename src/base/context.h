@@ -4,6 +4,8 @@
 #ifndef SHOAL_BASE_CONTEXT_H
 #define SHOAL_BASE_CONTEXT_H
 
+#include <pthread.h>
+
 #include "base/export.h"
 #include "shoal.h"
 
@@ -17,6 +19,7 @@ struct shoal_context {
     int crossover;            /* from the options or measured, 1 to MOST_CROSSOVER; see
                       shoal_options */
     const struct kernel_table *kernels; /* NULL if the options were invalid */
+    pthread_mutex_t memory;             /* held while the allocator is called */
     float *workspace; /* [threads][...]: models/nn/products.c; NULL: nobody holds it */
     int workspace_holders;
     char message[512];
@@ -29,6 +32,11 @@ enum { MOST_CROSSOVER = 1 << 24 };
 SHOAL_PRIVATE shoal_status sh_fail(shoal_context *context, shoal_status status,
                                    const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Options of a context of one thread whose memory is the parent's, for a task: contexts
+   are not shared by threads, and an allocator is called by one at a time. In
+   kernels/context.c. */
+SHOAL_PRIVATE shoal_options sh_child_options(shoal_context *parent);
 
 /* Copies a caller's struct, which begins with its size, over the defaults in known
    [bytes], by the rule in shoal.h. given may be NULL: the defaults stay. */

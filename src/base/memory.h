@@ -1,6 +1,6 @@
 /* Memory comes from the context's allocator, aligned to cache lines. Sizes are computed
    with overflow checks, so that a problem too large for size_t is an error, not a small
-   block. */
+   block. Tasks may allocate: the allocator is called by one thread at a time. */
 #ifndef SHOAL_BASE_MEMORY_H
 #define SHOAL_BASE_MEMORY_H
 
@@ -11,9 +11,25 @@
 
 enum { CACHE_LINE = 64 };
 
-/* NULL if the allocator fails (the message is set). size 0 gives a valid block. */
+/* NULL if the allocator fails (the message is set). size 0 gives a valid block. A NULL
+   context uses malloc. */
 SHOAL_PRIVATE void *sh_allocate(shoal_context *context, size_t bytes);
 SHOAL_PRIVATE void sh_release(shoal_context *context, void *block); /* NULL is allowed */
+
+/* The same: blocks know their context. */
+SHOAL_PRIVATE void sh_free(void *block); /* NULL is legal */
+
+/* As calloc, realloc, strdup and asprintf, in the context's memory. sh_resize may be
+   given a NULL block; where it returns NULL, the block is as it was. */
+SHOAL_PRIVATE void *sh_allocate_zeros(shoal_context *context, size_t count, size_t size);
+SHOAL_PRIVATE void *sh_resize(shoal_context *context, void *block, size_t bytes);
+SHOAL_PRIVATE char *sh_copy_text(shoal_context *context, const char *text);
+SHOAL_PRIVATE char *sh_print_text(shoal_context *context, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+/* The C library's memory, as the functions of an allocator. */
+void *sh_plain_allocate(void *user, size_t bytes);
+void sh_plain_release(void *user, void *block);
 
 /* Layout of one block of memory in parts. */
 typedef struct {

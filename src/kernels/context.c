@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "base/parallel.h"
 #include "kernels/kernels.h"
 
@@ -64,16 +65,6 @@ static shoal_status choose_kernels(shoal_context *context, const char *name) {
 
 enum { DEFAULT_CROSSOVER = 640 };
 
-static void *plain_allocate(void *user, size_t bytes) {
-    (void)user;
-    return malloc(bytes);
-}
-
-static void plain_release(void *user, void *block) {
-    (void)user;
-    free(block);
-}
-
 /* The number that the caller or the environment gives, or the default. */
 static shoal_status choose_crossover(shoal_context *context, int given) {
     const char *text = getenv("SHOAL_CROSSOVER"), *from = "options.crossover";
@@ -116,13 +107,14 @@ shoal_status shoal_context_create(const shoal_options *options, shoal_context **
     const bool readable = READ_STRUCT(NULL, shoal_options, options, &chosen) == SHOAL_OK;
     const bool half_an_allocator = !chosen.allocate != !chosen.release;
     if (!chosen.allocate || !chosen.release) {
-        chosen.allocate = plain_allocate;
-        chosen.release = plain_release;
+        chosen.allocate = sh_plain_allocate;
+        chosen.release = sh_plain_release;
     }
     shoal_context *made = chosen.allocate(chosen.user, sizeof *made);
     if (!made)
         return SHOAL_NO_MEMORY;
     *made = (shoal_context){.options = chosen};
+    pthread_mutex_init(&made->memory, NULL);
     *context = made;
     if (!readable)
         return READ_STRUCT(made, shoal_options, options, &chosen);
@@ -144,7 +136,26 @@ void shoal_context_destroy(shoal_context *context) {
     if (!context)
         return;
     sh_pool_destroy(context, context->pool);
+    pthread_mutex_destroy(&context->memory);
     context->options.release(context->options.user, context);
+}
+
+static void *allocate_from_parent(void *parent, size_t bytes) {
+    return sh_allocate(parent, bytes);
+}
+
+static void release_to_parent(void *parent, void *block) {
+    (void)parent;
+    sh_free(block);
+}
+
+shoal_options sh_child_options(shoal_context *parent) {
+    return (shoal_options){.size = sizeof(shoal_options),
+                           .threads = 1,
+                           .isa = shoal_context_isa(parent),
+                           .allocate = allocate_from_parent,
+                           .release = release_to_parent,
+                           .user = parent};
 }
 
 const char *shoal_context_isa(const shoal_context *context) {

@@ -3,7 +3,8 @@
  *
  *     floats  vf   v_load v_store v_load_some v_store_some v_load_halves v_load_bytes
  *                  v_splat v_fma v_max v_pow2 v_positive v_greater v_lanes v_any v_index
- *                  v_float v_choose v_transpose, and + - *
+ *                  v_float v_choose
+ *                  v_transpose, and + - *
  *     bytes   vb   b_load b_store b_splat b_table b_lookup b_min b_if_equal, and + ==
  *     int16   vh   h_load h_store h_splat h_add_where
  */

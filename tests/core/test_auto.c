@@ -126,9 +126,9 @@ static void by_size(void **state) {
 }
 
 static void by_error(void **state) {
-    check_pick("auto:tolerance=0.5", 1500, 0.02, 100, "shoal-16");
-    check_pick("auto:tolerance=0.06", 1500, 0.02, 100, "shoal-32");
-    check_pick("auto:tolerance=0.04", 1500, 0.02, 100, "shoal-64");
+    check_pick("auto:tolerance=0.5", 1500, 0.02, 100, "shoal-16:topk=112");
+    check_pick("auto:tolerance=0.2", 1500, 0.02, 100, "shoal-16:topk=192");
+    check_pick("auto:tolerance=0.15", 1500, 0.02, 100, "shoal-24:topk=320");
     check_pick("auto:tolerance=0.0001", 1500, 0.02, 100, "full");
     check_pick("auto:tolerance=0.02", 1500, 1, 100, "full");
     check_pick("auto:tolerance=0.1", 1500, 0.02, 100000, "full");

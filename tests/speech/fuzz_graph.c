@@ -20,7 +20,8 @@ static void check(const phone_lm *lm, int32_t topology, bool whole) {
     float *gradient = calloc((size_t)(STEPS * outputs), sizeof *gradient);
     int32_t phones[STEPS], begins[STEPS];
     double logarithm;
-    require(y && gradient && sh_den_make(lm, topology, whole, &den), "there is memory");
+    require(y && gradient && sh_den_make(NULL, lm, topology, whole, &den),
+            "there is memory");
     for (int64_t i = 0; i < STEPS * outputs; i++)
         y[i] = (float)(i * 7 % 11) - 5;
     require(sh_den_pass(&den, 0.1f, y, STEPS, outputs, &scratch, &logarithm, gradient, 1),
@@ -34,9 +35,9 @@ static void check(const phone_lm *lm, int32_t topology, bool whole) {
         require(phones[i] >= 0 && phones[i] < lm->phones && begins[i] >= 0 &&
                     begins[i] < STEPS && (i == 0 || begins[i] > begins[i - 1]),
                 "phones are there, one after another");
-    free(scratch.rows);
-    free(scratch.gradient);
-    free(scratch.small);
+    sh_free(scratch.rows);
+    sh_free(scratch.gradient);
+    sh_free(scratch.small);
     sh_den_free(&den);
     free(gradient);
     free(y);

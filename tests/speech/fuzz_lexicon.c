@@ -39,8 +39,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                            .phone_count = data[0] == 'g' ? 3 : 0};
     char *text = (char *)exact_copy(data + 1, size - 1);
     shoal_lexicon *lexicon = NULL;
-    lexicon_draft *draft = sh_lexicon_begin(fuzz_context(), &options);
-    require(draft != NULL, "there is memory");
+    lexicon_draft *draft;
+    require(sh_lexicon_begin(fuzz_context(), &options, &draft) == SHOAL_OK,
+            "there is memory");
     shoal_status status = sh_lexicon_add(draft, "input", text, size - 1);
     status = sh_lexicon_end(draft, status, &lexicon);
     if (judged(status))

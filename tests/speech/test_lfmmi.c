@@ -274,7 +274,7 @@ static phone_lm with_unreached(const phone_lm *lm) {
                      .order = lm->order,
                      .states = lm->states + 2,
                      .arcs = lm->arcs + 1};
-    assert_true(sh_phone_lm_allocate(&more));
+    assert_true(sh_phone_lm_allocate(NULL, &more));
     const size_t states = (size_t)lm->states, arcs = (size_t)lm->arcs;
     memcpy(more.last, lm->last, states * sizeof *lm->last);
     memcpy(more.first, lm->first, (states + 1) * sizeof *lm->first);
@@ -342,7 +342,7 @@ static void a_graph_without_paths_is_borne(void **state) {
     shoal_lfmmi_result result;
     small_batch b;
     phone_lm lm = {.phones = PHONES, .order = 2, .states = 1};
-    assert_true(sh_phone_lm_allocate(&lm));
+    assert_true(sh_phone_lm_allocate(NULL, &lm));
     lm.last[0] = -1;
     lm.first[0] = lm.first[1] = 0;
     lm.end[0] = 1;

@@ -135,8 +135,8 @@ static void check_case(int64_t which) {
     assert_int_equal(sh_phone_lm_make(context, &all, golden[which].order,
                                       golden[which].extra, &lm),
                      SHOAL_OK);
-    assert_true(sh_den_make(&lm, SHOAL_TOPOLOGY_CHAIN, golden[which].whole, &den));
-    assert_true(sh_num_make(&lm, &den, SHOAL_TOPOLOGY_CHAIN, lexicon, words + first,
+    assert_true(sh_den_make(NULL, &lm, SHOAL_TOPOLOGY_CHAIN, golden[which].whole, &den));
+    assert_true(sh_num_make(NULL, &lm, &den, SHOAL_TOPOLOGY_CHAIN, lexicon, words + first,
                             count, &num));
     assert_true(sh_num_pass(sh_model_kernels(context), &num, y, STEPS, OUTPUTS, &scratch,
                             &num_log, gradient, 1));
@@ -154,7 +154,7 @@ static void check_case(int64_t which) {
         assert_true(fabsf(gradient[places[i][0] * OUTPUTS + places[i][1]] -
                           golden[which].at[i]) < 1e-5f);
     tell_times(&den, &num, y, &scratch, gradient);
-    free(scratch.rows), free(scratch.gradient), free(scratch.small);
+    sh_free(scratch.rows), sh_free(scratch.gradient), sh_free(scratch.small);
     sh_num_free(&num);
     sh_den_free(&den);
     sh_phone_lm_free(&lm);

@@ -15,9 +15,9 @@ static void fill_outputs(float *y, int64_t steps, int64_t outputs) {
 }
 
 static void free_scratch(lfmmi_scratch *scratch) {
-    free(scratch->rows);
-    free(scratch->gradient);
-    free(scratch->small);
+    sh_free(scratch->rows);
+    sh_free(scratch->gradient);
+    sh_free(scratch->small);
 }
 
 /* ---- The n-gram by enumeration of strings ----------------------------------------- */
@@ -229,7 +229,7 @@ static void check_denominator(int32_t order, int64_t extra, int32_t topology, bo
     assert_true(lm.states <= 64);
     fill_outputs(y, steps, outputs);
     find_vectors(&lm, whole, &v);
-    assert_true(sh_den_make(&lm, topology, whole, &den));
+    assert_true(sh_den_make(NULL, &lm, topology, whole, &den));
     all_paths p = {.lm = &lm,
                    .init = v.init,
                    .final = v.final,
@@ -296,8 +296,8 @@ static void check_numerator(int32_t order, int64_t extra, int32_t topology, bool
     double found;
     fill_outputs(y, steps, outputs);
     find_vectors(&lm, whole, &v);
-    assert_true(sh_den_make(&lm, topology, whole, &den));
-    assert_true(sh_num_make(&lm, &den, topology, lexicon, words + offsets[text],
+    assert_true(sh_den_make(NULL, &lm, topology, whole, &den));
+    assert_true(sh_num_make(NULL, &lm, &den, topology, lexicon, words + offsets[text],
                             offsets[text + 1] - offsets[text], &num));
     all_paths p = {.topology = topology,
                    .final = v.final,
@@ -385,10 +385,11 @@ static void values_are_the_references(void **state) {
         num_graph num;
         phone_lm lm = make_model(recorded[i].order, recorded[i].extra);
         fill_outputs(y, steps, outputs);
-        assert_true(sh_den_make(&lm, recorded[i].topology, recorded[i].whole, &den));
+        assert_true(
+            sh_den_make(NULL, &lm, recorded[i].topology, recorded[i].whole, &den));
         assert_int_equal(den.states, recorded[i].states);
         assert_int_equal(den.arcs + den.states - 1, recorded[i].arcs);
-        assert_true(sh_num_make(&lm, &den, recorded[i].topology, lexicon,
+        assert_true(sh_num_make(NULL, &lm, &den, recorded[i].topology, lexicon,
                                 words + offsets[text], offsets[text + 1] - offsets[text],
                                 &num));
         assert_true(sh_num_pass(sh_model_kernels(context), &num, y, steps, outputs,

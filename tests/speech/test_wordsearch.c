@@ -61,8 +61,8 @@ static void make_lexicon(toy *t) {
     snprintf(line, sizeof line, "x %s %s\n", phone_names[below(3)],
              phone_names[below(3)]);
     strcat(text, line);
-    lexicon_draft *draft = sh_lexicon_begin(context, &options);
-    assert_non_null(draft);
+    lexicon_draft *draft;
+    assert_int_equal(sh_lexicon_begin(context, &options, &draft), SHOAL_OK);
     const shoal_status status = sh_lexicon_add(draft, "toy", text, strlen(text));
     assert_int_equal(sh_lexicon_end(draft, status, &t->lexicon), SHOAL_OK);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "cases.h"
 #include "folders.h"
 #include "support.h"
@@ -110,23 +111,23 @@ static void best_spans(void **state) {
                 if (windows.bytes[a][0] >= 0 && windows.bytes[b][0] >= 0)
                     best = fmax(best, (double)logits[2 * a] + (double)logits[2 * b + 1]);
         assert_true(found.score == best);
-        char *answer = sh_squad_text(&question, &found);
+        char *answer = sh_squad_text(NULL, &question, &found);
         assert_true(strlen(answer) > 0 && strstr(question.context, answer));
-        free(answer);
+        sh_free(answer);
     }
     /* Byte-level tokens begin with the space before a word. */
     squad_answer wide = {1, 4, 13}, blank = {1, 4, 5};
-    char *trimmed = sh_squad_text(&question, &wide);
+    char *trimmed = sh_squad_text(NULL, &question, &wide);
     assert_string_equal(trimmed, "cluster");
-    free(trimmed);
+    sh_free(trimmed);
     sh_squad_trim(&question, &wide);
     assert_true(wide.begin == 5 && wide.end == 12 && wide.score == 1);
     sh_squad_trim(&question, &blank);
     assert_int_equal(blank.begin, blank.end);
     squad_answer none = {.score = -INFINITY};
-    char *answer = sh_squad_text(&question, &none);
+    char *answer = sh_squad_text(NULL, &question, &none);
     assert_string_equal(answer, "");
-    free(answer);
+    sh_free(answer);
     free(logits);
     sh_text_set_free(&windows);
 }
@@ -163,9 +164,9 @@ static void files_are_read(void **state) {
     assert_true(answers.count == 1 && answers.windows.wanted[0][0] > 0);
     const squad_answer right = {1, 3, 9}, half = {1, 3, 14};
     double exact, f1;
-    assert_true(sh_squad_scores(&answers, &right, &exact, &f1));
+    assert_true(sh_squad_scores(NULL, &answers, &right, &exact, &f1));
     assert_true(exact == 1 && f1 == 1);
-    assert_true(sh_squad_scores(&answers, &half, &exact, &f1));
+    assert_true(sh_squad_scores(NULL, &answers, &half, &exact, &f1));
     assert_true(exact == 0 && fabs(f1 - 2.0 / 3) < 1e-12);
     sh_squad_free(&answers);
     sh_text_set_free(&train);

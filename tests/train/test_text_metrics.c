@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "cases.h"
 #include "support.h"
 
@@ -17,25 +18,28 @@ static void expect(double got, double wanted) {
 static void classes(void **state) {
     const float predicted[] = {1, 0, 1, 1, 0, 0, 1, 0, 1, 1};
     const float wanted[] = {1, 0, 0, 1, 1, 0, 1, 1, 1, 0};
-    expect(sh_text_metric(METRIC_ACCURACY, 10, predicted, wanted), 0.6);
-    expect(sh_text_metric(METRIC_F1, 10, predicted, wanted), 2.0 / 3);
-    expect(sh_text_metric(METRIC_MATTHEWS, 10, predicted, wanted), 0.16666666666666666);
+    expect(sh_text_metric(NULL, METRIC_ACCURACY, 10, predicted, wanted), 0.6);
+    expect(sh_text_metric(NULL, METRIC_F1, 10, predicted, wanted), 2.0 / 3);
+    expect(sh_text_metric(NULL, METRIC_MATTHEWS, 10, predicted, wanted),
+           0.16666666666666666);
     const float ones[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
-    expect(sh_text_metric(METRIC_MATTHEWS, 10, ones, wanted), 0);
-    expect(sh_text_metric(METRIC_F1, 10, ones, wanted), 0.75);
-    expect(sh_text_metric(METRIC_ACCURACY, 0, NULL, NULL), 0);
-    expect(sh_text_metric(METRIC_F1, 0, NULL, NULL), 0);
+    expect(sh_text_metric(NULL, METRIC_MATTHEWS, 10, ones, wanted), 0);
+    expect(sh_text_metric(NULL, METRIC_F1, 10, ones, wanted), 0.75);
+    expect(sh_text_metric(NULL, METRIC_ACCURACY, 0, NULL, NULL), 0);
+    expect(sh_text_metric(NULL, METRIC_F1, 0, NULL, NULL), 0);
 }
 
 static void numbers(void **state) {
     const float predicted[] = {0.5f, 2.25f, 2.25f, 4, 3.5f, 1};
     const float wanted[] = {0, 3, 2, 5, 3, 1.5f};
-    expect(sh_text_metric(METRIC_PEARSON, 6, predicted, wanted), 0.9268010213382814);
-    expect(sh_text_metric(METRIC_SPEARMAN, 6, predicted, wanted), 0.9558823529411764);
+    expect(sh_text_metric(NULL, METRIC_PEARSON, 6, predicted, wanted),
+           0.9268010213382814);
+    expect(sh_text_metric(NULL, METRIC_SPEARMAN, 6, predicted, wanted),
+           0.9558823529411764);
     const float equal[] = {2, 2, 2, 2, 2, 2};
-    expect(sh_text_metric(METRIC_PEARSON, 6, equal, wanted), 0);
-    expect(sh_text_metric(METRIC_SPEARMAN, 6, equal, wanted), 0);
-    expect(sh_text_metric(METRIC_PEARSON, 0, NULL, NULL), 0);
+    expect(sh_text_metric(NULL, METRIC_PEARSON, 6, equal, wanted), 0);
+    expect(sh_text_metric(NULL, METRIC_SPEARMAN, 6, equal, wanted), 0);
+    expect(sh_text_metric(NULL, METRIC_PEARSON, 0, NULL, NULL), 0);
 }
 
 static void answers(void **state) {
@@ -58,9 +62,9 @@ static void answers(void **state) {
         {"\xff the", "\xff"},
     };
     for (int64_t i = 0; i < COUNT_OF(rows); i++) {
-        char *normal = sh_squad_normalise(rows[i].text);
+        char *normal = sh_squad_normalise(NULL, rows[i].text);
         assert_string_equal(normal, rows[i].normal);
-        free(normal);
+        sh_free(normal);
     }
 }
 

@@ -58,12 +58,21 @@ needs_mpi() { # FILE...: those that are linked with MPI, directly or indirectly
     done
 }
 
-needs_blas() { # FILE...: those linked with a BLAS, whose settings are the process's
+needs_blas() { # FILE...: those that are linked with a BLAS
     local file
     for file in "$@"; do
         [ ! -e "$file" ] ||
             readelf -d "$file" | grep -E 'NEEDED.*(blas|mkl|lapack)' | sed "s|^|$file|"
     done
+}
+
+# OBJECT:NAME of what archives take of the C library's memory. All memory is a context's
+# (src/base/memory.h); base.c has what a context uses where its caller gave nothing.
+plain_memory() { # ARCHIVE...
+    local names='(m|c|re|v)alloc|reallocarray|free|aligned_alloc|(posix_)?memalign'
+    names+='|strn?dup|v?asprintf|get(line|delim)|open_memstream'
+    nm -A -u "$@" 2>/dev/null | sed -nE 's/^[^:]*:([^:]*): *[Uw] ([a-z_]+)$/\1:\2/p' |
+        grep -E ":($names)\$" | grep -vE '^base\.c\.o:(malloc|free)$'
 }
 
 # ---- The checks find errors in a library that has all of them -------------------------
@@ -79,6 +88,8 @@ int shoal_public(void) { return fail(); }
 int shoal_undeclared(void) { return 0; }
 int sh_used(void) { return 0; }
 int sh_public(void) { return 0; }
+char *strdup(const char *);
+char *sh_copy(const char *text) { return strdup(text); }
 C
 cat >"$work/shoal.h" <<'C'
 SHOAL_API int shoal_public(void);
@@ -110,6 +121,7 @@ if (build_bad); then
         "$work/bad.a"
     finds "a program that uses an internal" '^sh_used$' private_uses "$work/main"
     finds "a library too many" 'libother' needs_more "$bad"
+    finds "memory that is no context's" '^bad.o:strdup$' plain_memory "$work/bad.a"
     finds "who needs a BLAS" 'libblas' needs_blas "$work/libfast.so"
     [ ! -e "$build/libshoal-mpi.so" ] ||
         finds "who needs MPI" libshoal-mpi needs_mpi "$build/libshoal-mpi.so"
@@ -145,6 +157,7 @@ for name in shoal-train shoal-speech shoal-models shoal; do
     report "lib$name exports its header" \
         "$(off_header "$include/${name/-/_}.h" "$library" "${more[@]}")"
     report "lib$name: versions" "$(misversioned "$library")"
+    report "lib$name has no memory but a context's" "$(plain_memory "$build/lib$name.a")"
     if [ ${#above[@]} = 0 ] && [ $name != shoal-train ]; then
         skip "lib$name: internals" "what would use them is not built"
     else

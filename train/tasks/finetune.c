@@ -143,15 +143,16 @@ static shoal_status open_model(text_data *data) {
     return SHOAL_OK;
 }
 
-static char *note_paths(const text_settings *settings) {
+static char *note_paths(shoal_context *context, const text_settings *settings) {
     char path[PATH_MAX];
     json_t *object = json_object();
     const char *const names[] = {settings->folder, settings->dev};
     for (int i = 0; i < 2; i++)
         if (names[i])
             json_object_set_new(object, i ? "dev" : "data",
-                                sh_json_text(realpath(names[i], path) ? path : names[i]));
-    char *text = json_dumps(object, JSON_COMPACT);
+                                sh_json_text(context,
+                                             realpath(names[i], path) ? path : names[i]));
+    char *text = sh_json_dump(context, object, JSON_COMPACT);
     json_decref(object);
     return text;
 }
@@ -228,7 +229,7 @@ static shoal_status open_text(void *user, const shoal_task_opening *opening, voi
     set_sizes(data, sizes);
     data->order =
         sh_pool_take(&data->memory, training_set(data)->count, sizeof *data->order);
-    data->paths = note_paths(&data->settings);
+    data->paths = note_paths(data->context, &data->settings);
     return data->order && data->paths
                ? SHOAL_OK
                : sh_fail(data->context, SHOAL_NO_MEMORY, "out of memory");
@@ -243,7 +244,7 @@ static void close_text(void *place) {
     sh_squad_free(&data->answers);
     sh_text_dev_free(&data->dev);
     sh_text_batch_free(&data->batch);
-    free(data->paths);
+    sh_free(data->paths);
     sh_pool_free(&(pool){data->context, data->memory.last});
 }
 
@@ -372,12 +373,12 @@ static shoal_status write_config(const text_data *data, const char *folder) {
     TRY(sh_path(data->context, to, folder, "config.json"));
     TRY(sh_json_object_read(data->context, from, 1 << 24, &root));
     describe_head(data, root);
-    char *text = json_dumps(root, JSON_INDENT(2));
+    char *text = sh_json_dump(data->context, root, JSON_INDENT(2));
     const file_part parts[] = {{text, text ? strlen(text) : 0}, {"\n", 1}};
     const shoal_status status =
         text ? sh_file_replace(data->context, to, parts, 2, SHOAL_SYNC_NONE)
              : sh_fail(data->context, SHOAL_NO_MEMORY, "out of memory");
-    free(text);
+    sh_free(text);
     json_decref(root);
     return status;
 }

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <strings.h>
 
+#include "base/memory.h"
+#include "models/files/files.h"
 #include "train/tasks/text.h"
 
 /* ---- Tasks ------------------------------------------------------------------------ */
@@ -170,9 +172,10 @@ static shoal_status read_part(tsv_file *f, text_set *set) {
     FILE *file = fopen(f->path, "r");
     char *line = NULL;
     size_t room = 0;
-    ssize_t size;
+    int64_t size = 0;
     shoal_status status = SHOAL_OK;
-    while (file && status == SHOAL_OK && (size = getline(&line, &room, file)) >= 0) {
+    while (file && status == SHOAL_OK &&
+           (size = sh_read_line(context, file, &line, &room)) > 0) {
         f->line++;
         f->wrong[0] = 0;
         while (size > 0 && (line[size - 1] == '\n' || line[size - 1] == '\r'))
@@ -189,7 +192,9 @@ static shoal_status read_part(tsv_file *f, text_set *set) {
                              f->path, f->line, f->wrong);
         f->left_out += f->wrong[0] != 0;
     }
-    free(line);
+    sh_free(line);
+    if (size < 0)
+        status = SHOAL_NO_MEMORY;
     if (!file || (status == SHOAL_OK && ferror(file)))
         status = sh_fail(context, SHOAL_BAD_FILE, "%s cannot be read: %s", f->path,
                          strerror(errno));

@@ -1,4 +1,5 @@
 /* Metrics of GLUE and SQuAD. */
+#include "base/memory.h"
 #include "train/tasks/text.h"
 
 #include <ctype.h>
@@ -37,10 +38,11 @@ static void find_ranks(int64_t count, const float *values, ranked *sorted,
     }
 }
 
-static double correlate(int64_t count, const float *predicted, const float *wanted,
-                        bool by_rank) {
-    double *x = calloc(2 * (size_t)count + 1, sizeof *x), *y = x + count;
-    ranked *sorted = calloc((size_t)count + 1, sizeof *sorted);
+static double correlate(shoal_context *context, int64_t count, const float *predicted,
+                        const float *wanted, bool by_rank) {
+    double *x = sh_allocate_zeros(context, 2 * (size_t)count + 1, sizeof *x);
+    double *y = x ? x + count : NULL;
+    ranked *sorted = sh_allocate_zeros(context, (size_t)count + 1, sizeof *sorted);
     double mean_x = 0, mean_y = 0, xx = 0, yy = 0, xy = 0;
     const bool there = x && sorted;
     for (int64_t i = 0; there && i < count; i++) {
@@ -60,13 +62,13 @@ static double correlate(int64_t count, const float *predicted, const float *want
         yy += (y[i] - mean_y) * (y[i] - mean_y);
         xy += (x[i] - mean_x) * (y[i] - mean_y);
     }
-    free(sorted);
-    free(x);
+    sh_free(sorted);
+    sh_free(x);
     return !there ? (double)NAN : xx > 0 && yy > 0 ? xy / sqrt(xx * yy) : 0;
 }
 
-double sh_text_metric(text_metric metric, int64_t count, const float *predicted,
-                      const float *wanted) {
+double sh_text_metric(shoal_context *context, text_metric metric, int64_t count,
+                      const float *predicted, const float *wanted) {
     double counts[2][2] = {{0}}; /* [predicted class 1][true class 1] */
     int64_t right = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -80,8 +82,8 @@ double sh_text_metric(text_metric metric, int64_t count, const float *predicted,
     case METRIC_ACCURACY: return count ? (double)right / (double)count : 0;
     case METRIC_F1: return 2 * tp + fp + fn > 0 ? 2 * tp / (2 * tp + fp + fn) : 0;
     case METRIC_MATTHEWS: return below > 0 ? (tp * tn - fp * fn) / below : 0;
-    case METRIC_PEARSON: return correlate(count, predicted, wanted, false);
-    case METRIC_SPEARMAN: return correlate(count, predicted, wanted, true);
+    case METRIC_PEARSON: return correlate(context, count, predicted, wanted, false);
+    case METRIC_SPEARMAN: return correlate(context, count, predicted, wanted, true);
     default: return NAN;
     }
 }
@@ -125,15 +127,16 @@ static int64_t article_at(const int32_t *letters, int64_t count, int64_t at) {
     return 0;
 }
 
-char *sh_squad_normalise(const char *text) {
+char *sh_squad_normalise(shoal_context *context, const char *text) {
     const size_t size = strlen(text);
     const utf8proc_uint8_t *at = (const utf8proc_uint8_t *)text;
-    int32_t *letters = calloc(size + 1, sizeof *letters);
-    char *made = malloc(4 * size + 1), *to = made;
+    int32_t *letters = sh_allocate_zeros(context, size + 1, sizeof *letters);
+    char *made = sh_allocate(context, 4 * size + 1);
+    char *to = made;
     int64_t count = 0;
     if (!letters || !made) {
-        free(letters);
-        free(made);
+        sh_free(letters);
+        sh_free(made);
         return NULL;
     }
     for (size_t left = size; left > 0;) { /* lower case, without punctuation */
@@ -163,7 +166,7 @@ char *sh_squad_normalise(const char *text) {
             *to++ = (char)(code - RAW_BYTE);
     }
     *to = 0;
-    free(letters);
+    sh_free(letters);
     return made;
 }
 

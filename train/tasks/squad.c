@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "models/files/files.h"
 #include "train/tasks/text.h"
 
@@ -275,38 +276,39 @@ void sh_squad_trim(const squad_question *question, squad_answer *answer) {
         answer->end--;
 }
 
-char *sh_squad_text(const squad_question *question, const squad_answer *answer) {
+char *sh_squad_text(shoal_context *context, const squad_question *question,
+                    const squad_answer *answer) {
     squad_answer trimmed = *answer;
     if (!(answer->score > -INFINITY) || answer->end <= answer->begin)
-        return strdup("");
+        return sh_copy_text(context, "");
     sh_squad_trim(question, &trimmed);
-    return strndup(question->context + trimmed.begin,
-                   (size_t)(trimmed.end - trimmed.begin));
+    return sh_print_text(context, "%.*s", trimmed.end - trimmed.begin,
+                         question->context + trimmed.begin);
 }
 
-bool sh_squad_scores(const squad_set *set, const squad_answer *answers, double *exact,
-                     double *f1) {
+bool sh_squad_scores(shoal_context *context, const squad_set *set,
+                     const squad_answer *answers, double *exact, double *f1) {
     bool good = true;
     *exact = *f1 = 0;
     for (int64_t i = 0; i < set->count && good; i++) {
         const squad_question *question = &set->questions[i];
-        char *text = sh_squad_text(question, &answers[i]);
-        char *normal = text ? sh_squad_normalise(text) : NULL;
+        char *text = sh_squad_text(context, question, &answers[i]);
+        char *normal = text ? sh_squad_normalise(context, text) : NULL;
         double best[2] = {0}; /* maximum over the reference answers */
         good = normal != NULL;
         for (size_t k = 0; k < json_array_size(question->answers) && good; k++) {
             const json_t *one = json_array_get(question->answers, k);
-            char *wanted =
-                sh_squad_normalise(json_string_value(json_object_get(one, "text")));
+            char *wanted = sh_squad_normalise(context, json_string_value(
+                                                           json_object_get(one, "text")));
             good = wanted != NULL;
             if (good && strcmp(wanted, normal) == 0)
                 best[0] = 1;
             if (good)
                 best[1] = fmax(best[1], sh_squad_f1(normal, wanted));
-            free(wanted);
+            sh_free(wanted);
         }
-        free(normal);
-        free(text);
+        sh_free(normal);
+        sh_free(text);
         *exact += best[0];
         *f1 += best[1];
     }

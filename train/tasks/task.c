@@ -75,14 +75,14 @@ shoal_status sh_make_folder(shoal_context *context, const char *path) {
     return sh_fail(context, SHOAL_IO, "%s is not a folder", path);
 }
 
-json_t *sh_json_text(const char *text) {
+json_t *sh_json_text(shoal_context *context, const char *text) {
     json_t *string = text ? json_string(text) : json_null();
-    char *copy = string ? NULL : strdup(text);
+    char *copy = string ? NULL : sh_copy_text(context, text);
     for (char *c = copy; c && *c; c++)
         *c = *c & 0x80 ? '?' : *c;
     if (copy)
         string = json_string(copy);
-    free(copy);
+    sh_free(copy);
     return string;
 }
 

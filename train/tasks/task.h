@@ -29,7 +29,7 @@ shoal_status sh_path(shoal_context *context, char path[SH_PATH], const char *fol
 shoal_status sh_make_folder(shoal_context *context, const char *path);
 /* A JSON string with non-ASCII bytes replaced by '?' if the text is not valid UTF-8, as
    paths may be; null for NULL. */
-json_t *sh_json_text(const char *text);
+json_t *sh_json_text(shoal_context *context, const char *text);
 
 /* Zeroed blocks of the context's memory that are released together. */
 typedef struct {

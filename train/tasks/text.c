@@ -278,21 +278,21 @@ shoal_status sh_text_dev_take(text_dev *dev, const text_batch *batch, const floa
 }
 
 shoal_status sh_text_dev_end(const text_dev *dev, text_result *result) {
+    shoal_context *context = sh_text_dev_set(dev)->memory.context;
     const text_set *set = &dev->set;
     if (dev->glue) {
-        result->first =
-            sh_text_metric(dev->glue->first, set->count, dev->predicted, set->labels);
-        result->second =
-            sh_text_metric(dev->glue->second, set->count, dev->predicted, set->labels);
+        result->first = sh_text_metric(context, dev->glue->first, set->count,
+                                       dev->predicted, set->labels);
+        result->second = sh_text_metric(context, dev->glue->second, set->count,
+                                        dev->predicted, set->labels);
         if (!isnan(result->first))
             return SHOAL_OK;
-    } else if (sh_squad_scores(&dev->squad, dev->answers, &result->second,
+    } else if (sh_squad_scores(context, &dev->squad, dev->answers, &result->second,
                                &result->first)) {
         result->loss = NAN; /* answers are compared, not spans */
         result->counted = dev->squad.count;
         result->correct = llround(result->second * (double)dev->squad.count);
         return SHOAL_OK;
     }
-    return sh_fail(sh_text_dev_set(dev)->memory.context, SHOAL_NO_MEMORY,
-                   "out of memory");
+    return sh_fail(context, SHOAL_NO_MEMORY, "out of memory");
 }

@@ -76,13 +76,13 @@ typedef enum {
 extern const char *const sh_text_metric_names[METRICS];
 
 /* predicted and wanted: [count], classes as integers. NAN if out of memory. */
-double sh_text_metric(text_metric metric, int64_t count, const float *predicted,
-                      const float *wanted);
+double sh_text_metric(shoal_context *context, text_metric metric, int64_t count,
+                      const float *predicted, const float *wanted);
 
 /* Normalises an answer of SQuAD: lower case, no ASCII punctuation, no words a, an and
-   the, single spaces; invalid UTF-8 is kept. The result is allocated by malloc; NULL if
-   out of memory. */
-char *sh_squad_normalise(const char *text);
+   the, single spaces; invalid UTF-8 is kept. The result is in the context's memory; NULL
+   if out of memory. */
+char *sh_squad_normalise(shoal_context *context, const char *text);
 /* F1 of normalised texts; common words count with multiplicity. */
 double sh_squad_f1(const char *predicted, const char *wanted);
 
@@ -148,13 +148,14 @@ void sh_squad_look(const text_set *windows, int64_t at, const float *logits,
                    int64_t max_answer, squad_answer *best);
 /* Removes surrounding white space, which byte-level tokens may include. */
 void sh_squad_trim(const squad_question *question, squad_answer *answer);
-/* Trimmed text allocated by malloc; "" if there is no answer, NULL if out of memory. */
-char *sh_squad_text(const squad_question *question, const squad_answer *answer);
+/* Trimmed text in the context's memory; "" if there is no answer, NULL if out of memory. */
+char *sh_squad_text(shoal_context *context, const squad_question *question,
+                    const squad_answer *answer);
 
 /* answers [count], one per question; results are shares of 1. Returns false if out of
    memory. */
-bool sh_squad_scores(const squad_set *set, const squad_answer *answers, double *exact,
-                     double *f1);
+bool sh_squad_scores(shoal_context *context, const squad_set *set,
+                     const squad_answer *answers, double *exact, double *f1);
 
 /* ---- Scores (text.c) --------------------------------------------------------------- */
 
