@@ -4,7 +4,7 @@
 # killed, stopped, interrupted or see other data.
 . "$(dirname "$0")/lib/helpers.sh"
 . "$root/tests/mpi/launcher.sh"
-library=$(ls "$(dirname "$program")"/libshoal-mpi.so.?.? 2>/dev/null)
+library=$(ls "$(dirname "$program")"/libshoal-mpi.so.? 2>/dev/null)
 if [ -z "$library" ]; then
     echo "ok ranks # SKIP libshoal-mpi was not built"
     exit 77
