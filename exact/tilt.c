@@ -327,18 +327,18 @@ static void dipole_gradient(exact_head *head, int64_t i, const double *dweights,
             average[head->key_clusters[l]] += t->omega[l] * slopes[l];
     for (int64_t l = 0; l < head->keys; l++) {
         const int32_t m = head->key_clusters[l];
-        if (m < 0)
-            continue;
-        const double dlog = t->omega[l] * (slopes[l] - average[m]);
-        if (head->dbias)
-            head->dbias[i * head->keys + l] += dlog;
-        for (int64_t d = 0; d < head->dim; d++) {
-            dk[l * head->dim + d] += head->scale * dlog / 2 * t->query[d];
-            for (int64_t n = 0; n < head->queries; n++)
-                dq[n * head->dim + d] += head->scale * dlog / 2 *
-                                         head->k[l * head->dim + d] /
-                                         (double)head->queries;
+        slopes[l] = m < 0 ? 0 : t->omega[l] * (slopes[l] - average[m]); /* of log omega */
+        if (head->dbias && m >= 0)
+            head->dbias[i * head->keys + l] += slopes[l];
+    }
+    for (int64_t d = 0; d < head->dim; d++) {
+        double dmean = 0; /* of the mean query, in which every query has an equal share */
+        for (int64_t l = 0; l < head->keys; l++) {
+            dk[l * head->dim + d] += head->scale * slopes[l] / 2 * t->query[d];
+            dmean += head->scale * slopes[l] / 2 * head->k[l * head->dim + d];
         }
+        for (int64_t n = 0; n < head->queries; n++)
+            dq[n * head->dim + d] += dmean / (double)head->queries;
     }
 }
 

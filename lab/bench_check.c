@@ -303,9 +303,11 @@ void bench_verify(bench_job *job, shoal_plan *plan, bench_data *data, int kind,
         /* A call of another plan with the same inputs must give the same bits and is
            verified instead. */
         const uint64_t digest = bench_digest(data);
+        /* Numbers that were left to shoal may adapt to the data; spelled ones do not. */
+        const shoal_attention *same = picked ? &used : &job->kinds.attention[kind];
         shoal_plan *other =
-            bench_plan(job, data, &used, silent || job->train ? SHOAL_WITH_BACKWARD : 0);
-        bench_call(other, data, &used);
+            bench_plan(job, data, same, silent || job->train ? SHOAL_WITH_BACKWARD : 0);
+        bench_call(other, data, same);
         bench_note(row,
                    picked ? "the bits of the kind it picked"
                           : "the bits of a plan with backward",

@@ -281,15 +281,17 @@ static void choose_exact(const shoal_head *head, const shoal_clusters *clusters,
 
 /* ---- What is left of the clusters -------------------------------------------------- */
 
-static void place_block(shoal_block *block, const shoal_sizes *size, int64_t lanes,
-                        block_layout *work) {
-    const int64_t k = size->k, M = size->M;
+static void place_block(shoal_block *block, const shoal_sizes *size,
+                        const kernel_table *kernels, block_layout *work) {
+    const int64_t k = size->k, M = size->M, lanes = kernels->lanes;
     const int64_t vectors = ceil_divide(k, lanes) * lanes; /* whole ones */
     block->keys = sh_reserve(work, k, sizeof(int32_t));
     block->clusters = sh_reserve(work, k, sizeof(int32_t));
     block->bias = reserve_floats(work, k, 1);
     block->is_exact = sh_reserve(work, size->S / 64 + 1, sizeof(uint64_t));
-    block->scores = reserve_floats(work, k, 1);
+    block->centroid = reserve_floats(work, size->dim, 1);
+    block->panel = reserve_floats(work, size->dim, panel_width(kernels, k));
+    block->scores = reserve_floats(work, vectors, 1);
     block->weights = reserve_floats(work, vectors, 1);
     block->tops = reserve_floats(work, 3, vectors);
     block->rest = reserve_floats(work, M, size->wide);
@@ -331,6 +333,26 @@ static void pair_up(const shoal_head *head, int64_t m, float mass, float top,
     block->logs[m] = top + logf(left);
 }
 
+/* s_jl of X, without bias: the same bits as in the sums (attend_keys), from which X's
+   weights are subtracted. Scores in the thousands that were added up in another order
+   would leave a thousandth of a weight there, and all that is left may be less. */
+static void score_exact(const shoal_head *head, const float *centroid,
+                        const shoal_block *block) {
+    const kernel_table *kernels = head->kernels;
+    const row_view k = head->view.k;
+    const int dim = head->size.dim;
+    for (int d = 0; d < dim; d++)
+        block->centroid[d] = head->scale * centroid[d];
+    for (int first = 0; first < block->count; first += kernels->panel) {
+        const int count = (int)min(kernels->panel, block->count - first);
+        const int width = panel_width(kernels, count);
+        kernels->pack(k.data, k.stride, block->keys + first, count, width, dim, 1,
+                      block->panel);
+        kernels->score(block->panel, width, dim, block->centroid, dim, 1,
+                       block->scores + first);
+    }
+}
+
 void sh_shoal_load_block(const shoal_head *head, const shoal_clusters *clusters,
                          const shoal_sums *sums, const shoal_choices *choices, int64_t j,
                          int64_t b, shoal_block *block) {
@@ -353,13 +375,11 @@ void sh_shoal_load_block(const shoal_head *head, const shoal_clusters *clusters,
     const kernel_table *kernels = head->kernels;
     const int width = (int)ceil_divide(block->count, kernels->lanes) * kernels->lanes;
     float *tops = block->tops, *minus = tops + width, *none = minus + width;
-    kernels->dots_at(head->view.k.data, head->view.k.stride, block->keys, block->count,
-                     head->size.dim, clusters->centroids + block->j * head->size.dim,
-                     block->scores);
+    score_exact(head, clusters->centroids + j * head->size.dim, block);
     for (int x = 0; x < width; x++) {
         const int there = x < block->count;
         tops[x] = there ? sums->top[at + block->clusters[x]] : 0;
-        block->weights[x] = there ? block->scores[x] *= head->scale : 0;
+        block->weights[x] = there ? block->scores[x] : 0;
         minus[x] = -1;
         none[x] = 0;
     }
@@ -904,7 +924,7 @@ void sh_shoal_place_block_threads(shoal_work *own, const shoal_plan *plan,
         place_pool(own->pools ? &own->pools[t] : &(shoal_pool){0}, &own->size, width,
                    work);
         place_block(own->blocks ? &own->blocks[t] : &(shoal_block){0}, &own->size,
-                    plan->kernels->lanes, work);
+                    plan->kernels, work);
         place_members(own->members ? &own->members[t] : &(shoal_members){0}, &own->size,
                       width, work);
         place_lost(own->lost ? &own->lost[t] : &(lost_sums){0}, &own->size, work);

@@ -252,6 +252,8 @@ typedef struct {
     int32_t *clusters;              /* [k]: theirs */
     float *bias;                    /* [k] */
     uint64_t *is_exact;             /* [S bits]: X */
+    float *centroid;                /* [D]: scale c_j */
+    float *panel;                   /* [D][panel]: keys of X */
     float *scores, *weights;        /* [k]: s_jl and -e^(s_jl - top) */
     float *tops;                    /* [3][k] */
     float *rest;       /* [M][Dv + r]: mean of what is left of the clusters */

@@ -81,10 +81,10 @@ INLINE unsigned rows_from(const float *rows, int width, int count, vf least,
     uint32_t low[LANES], high[LANES];
     vi found[2] = {{0}};
     UNROLL for (int half = 0; half < 2; half++) {
-        vi bit = v_index(1);
+        vu bit = (vu)v_index(1); /* the last one doubles to 0 */
         for (int r = 32 * half; r < count && r < 32 * half + 32; r++, bit += bit) {
             const vf x = v_load(rows + (int64_t)r * width);
-            found[half] |= bit & (or_equal ? (vi)(x >= least) : (vi)(x > least));
+            found[half] |= (vi)bit & (or_equal ? (vi)(x >= least) : (vi)(x > least));
         }
     }
     memcpy(low, &found[0], sizeof low);

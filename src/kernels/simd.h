@@ -30,6 +30,7 @@ enum { TILE_VECTORS = 3, BYTES = LANES * 4 };
 
 typedef float vf __attribute__((vector_size(LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(LANES * 4)));
+typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
 typedef uint8_t vb __attribute__((vector_size(BYTES)));
 typedef int16_t vh __attribute__((vector_size(BYTES)));
 

@@ -2,7 +2,7 @@
 # shoal attend under mpirun: with any number of ranks, the files are those of one process.
 . "$(dirname "$0")/lib/helpers.sh"
 . "$root/tests/mpi/launcher.sh"
-library=$(ls "$(dirname "$program")"/libshoal-mpi.so.?.? 2>/dev/null)
+library=$(ls "$(dirname "$program")"/libshoal-mpi.so.? 2>/dev/null)
 if [ -z "$library" ]; then
     echo "ok attend_ranks # SKIP libshoal-mpi was not built"
     exit 77

@@ -3,7 +3,7 @@
 # counted.
 . "$(dirname "$0")/lib/helpers.sh"
 . "$root/tests/mpi/launcher.sh"
-library=$(ls "$(dirname "$program")"/libshoal-mpi.so.?.? 2>/dev/null)
+library=$(ls "$(dirname "$program")"/libshoal-mpi.so.? 2>/dev/null)
 if [ -z "$library" ]; then
     echo "ok bench_ranks # SKIP libshoal-mpi was not built"
     exit 77

@@ -67,7 +67,7 @@ expect "help" 0 "usage: shoal transcribe" shoal transcribe --help
 check "help shows the defaults" grep -q "default: full" out
 expect "no recording" 2 "no recording" shoal transcribe -m small.bin
 expect "no model" 2 "SHOAL_SPEECH_MODEL" shoal transcribe talk.wav
-check "which says what one is" says "ggml-tiny.bin (78 MB)"
+check "which says what one is" says "shoal model whisper-tiny"
 expect "misspelt option" 2 "did you mean --language" shoal transcribe talk.wav \
     --langage en
 expect "misspelt attention" 2 "clusterd" shoal transcribe talk.wav -m small.bin \

@@ -6,7 +6,7 @@
 # of them runs, without the files of src/, which attend counts.
 set -u
 limits="attend-i-clustered 16
-attend-shoal 17
+attend-shoal 18
 train-speech-step 20
 transcribe 24"
 [ $# = 4 ] || { echo "usage: paths.sh CMAKE COMPILER BUILD SOURCE"; exit 2; }
