@@ -153,6 +153,26 @@ static int fetch(const char *address, const char *path) {
     return code == 127 ? run_program(wget) : code;
 }
 
+/* Fetches the model to `part`, and puts it in place if it is whole. */
+static int fetch_checked(const model_row *row, const char *address, const char *part,
+                         const char *path) {
+    const int failed = fetch(address, part);
+    if (failed)
+        return complain(
+            EXIT_BAD_INPUT, "model",
+            failed == 127
+                ? "neither curl nor wget is installed; download %s yourself, then run "
+                  "shoal model %s --check FILE"
+                : "the download failed; is there a network? If not, bring %s from "
+                  "elsewhere, then run shoal model %s --check FILE",
+            address, row->name);
+    const int code = check_file(row, part);
+    if (code == EXIT_OK && rename(part, path) != 0)
+        return complain(EXIT_RESOURCES, "model", "cannot rename %s to %s: %s", part, path,
+                        strerror(errno));
+    return code;
+}
+
 static int download(const model_row *row, const model_job *job) {
     const char *path = job->out ? job->out : row->file;
     const char *address = job->from ? job->from : row->address;
@@ -165,29 +185,13 @@ static int download(const model_row *row, const model_job *job) {
     plan_output(path);
     char *part = reserve(strlen(path) + sizeof ".part", 1);
     sprintf(part, "%s.part", path);
-    const int failed = fetch(address, part);
-    if (failed) {
+    const int code = fetch_checked(row, address, part, path);
+    if (code == EXIT_OK)
+        printf("%s is %s, checked\nUse it:  %s %s\n", path, row->name, row->use, path);
+    else
         unlink(part);
-        return complain(
-            EXIT_BAD_INPUT, "model",
-            failed == 127
-                ? "neither curl nor wget is installed; download %s yourself, then run "
-                  "shoal model %s --check FILE"
-                : "the download failed; is there a network? If not, bring %s from "
-                  "elsewhere, then run shoal model %s --check FILE",
-            address, row->name);
-    }
-    const int code = check_file(row, part);
-    if (code != EXIT_OK) {
-        unlink(part);
-        return code;
-    }
-    if (rename(part, path) != 0)
-        return complain(EXIT_RESOURCES, "model", "cannot rename %s to %s: %s", part, path,
-                        strerror(errno));
-    printf("%s is %s, checked\nUse it:  %s %s\n", path, row->name, row->use, path);
     free(part);
-    return EXIT_OK;
+    return code;
 }
 
 /* ---- The command ------------------------------------------------------------------- */
