@@ -56,10 +56,10 @@ mkdir qkv
 for array in q k v; do tool make qkv/layer0_$array.npy 1,2,1100,16 1; done
 check "quality" tool counts_up "timing" "$program" quality qkv --repeats 1000
 expect "lines without a terminal" 0 "shoal train: step " env SHOAL_PROGRESS=0.3 \
-    "$program" train copy --out lines --steps 400
+    "$program" train copy --out lines --steps 100
 check "more than one" test "$(grep -c "^shoal train: step .* s)$" err)" -ge 2
 expect "none where they are not wanted" 0 "" env SHOAL_PROGRESS=0 "$program" train copy \
-    --out none --steps 400
+    --out none --steps 100
 check "not one" bash -c '! grep -q "step .* s)$" err'
 check "no line without a terminal" bash -c \
     '"$1" train copy --out quiet --steps 3 2>&1 | grep -q "$(printf "\r")" && exit 1
