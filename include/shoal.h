@@ -166,7 +166,7 @@ SHOAL_API int shoal_context_threads(const shoal_context *context);
 
 /* Runs the context's work on threads of the program's instead of the context's own, for a
    program whose threads wait actively and would take the cores from Shoal's, as those of
-   OpenMP do. parallel(body, data, threads, 0) calls body(data) on up to so many threads
+   OpenMP do. parallel(body, data, threads, 0) calls body(data) on at most `threads` threads
    at once and returns when all have returned; thread_number() is the number of the thread
    that calls it from there, from 0. These are GOMP_parallel, which GCC's and LLVM's
    OpenMP libraries have, and omp_get_thread_num. Results have the same bits. Both NULL:
@@ -243,7 +243,7 @@ typedef struct {
                             for each query */
     int32_t block;   /* number of similar queries of a cluster that share exact keys */
     int32_t pool;    /* keys of a cluster from which its blocks choose */
-    int32_t near;    /* also exact: keys up to so many positions before and after a
+    int32_t near;    /* also exact: keys at most `near` positions before or after a
                             query, if there are as many keys as queries */
     int32_t form;    /* 3; or 2, the algorithm of files that spell no form: without
                             second-order weights and the dipole of the values, and with

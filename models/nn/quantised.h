@@ -57,8 +57,8 @@ static inline int64_t int8_stride(int64_t inputs) {
 /* The product of some rows with a block: the quickest that the context has. */
 int8_product_kernel *sh_int8_product(const shoal_context *context);
 
-/* Floats of scratch for layers with up to so many inputs, and for feed-forwards with so
-   many hidden numbers, 0 where there are none. */
+/* Floats of scratch for layers with at most `inputs` inputs, and for feed-forwards with
+   at most `hidden` hidden units, 0 if there are none. */
 int64_t sh_int8_scratch(const shoal_context *context, int64_t inputs, int64_t hidden);
 
 /* What sh_linear_forward_then does for a weight of bytes. */

@@ -314,7 +314,7 @@ static int64_t count_live(const attention_call *call) {
     return live;
 }
 
-enum { EVEN_SHARE = 5 /* one part in so many of the probability is even */ };
+enum { EVEN_SHARE = 5 /* one fifth of the probability is even */ };
 
 /* Queries in order, each as wide as its probability; one mark in each of `wanted` equal
    shares, at random. A query that holds several marks counts for each of them. */

@@ -87,7 +87,7 @@ typedef struct {
 
 /* A run of tasks that one thread begins with, on a cache line of its own. */
 typedef struct {
-    _Alignas(CACHE_LINE) atomic_int_least64_t next; /* the first that nobody has taken */
+    _Alignas(CACHE_LINE) atomic_int_least64_t next; /* the first task not yet taken */
     int64_t end;
 } task_range;
 
