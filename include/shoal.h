@@ -166,11 +166,11 @@ SHOAL_API int shoal_context_threads(const shoal_context *context);
 
 /* Runs the context's work on threads of the program's instead of the context's own, for a
    program whose threads wait actively and would take the cores from Shoal's, as those of
-   OpenMP do. parallel(body, data, threads, 0) calls body(data) on at most `threads` threads
-   at once and returns when all have returned; thread_number() is the number of the thread
-   that calls it from there, from 0. These are GOMP_parallel, which GCC's and LLVM's
-   OpenMP libraries have, and omp_get_thread_num. Results have the same bits. Both NULL:
-   the context's own threads again. A forked process has its own. */
+   OpenMP do. parallel(body, data, threads, 0) calls body(data) on at most `threads`
+   threads at once and returns when all have returned; thread_number() is the number of
+   the thread that calls it from there, from 0. These are GOMP_parallel, which GCC's and
+   LLVM's OpenMP libraries have, and omp_get_thread_num. Results have the same bits. Both
+   NULL: the context's own threads again. A forked process has its own. */
 SHOAL_API shoal_status
 shoal_context_borrow_threads(shoal_context *context,
                              void (*parallel)(void (*body)(void *data), void *data,
